@@ -64,7 +64,7 @@ LOCAL_OUTPUT = 'tuned'
 IS_SPOT = False
 TIME_S = 43200
 GRACE_S = 180
-# The name of Daytona's own secret, or where the token of HF_TOKEN goes.
+# The name of the Daytona secret, or the variable for the token in HF_TOKEN.
 HUB_SECRET = ''
 TOKEN_PATH = '/home/dev/.config/huggingface/token'
 
@@ -149,7 +149,7 @@ def download(sandbox: Sandbox) -> None:
         packed = Path(folder, "output.tar.gz")
         sandbox.fs.download_file(ARCHIVE, str(packed))
         with tarfile.open(packed) as archive:
-            # Python has the filter from 3.11.4 on; without it no link is taken, and nothing outside of the folder.
+            # Python has the filter since 3.11.4; without it, skip links and paths outside the folder.
             safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {"members": list_plain_members(archive)}
             archive.extractall(into, **safe)
     say(f"the output is in {into}")
@@ -176,7 +176,7 @@ def run_to_end(sandbox: Sandbox, stop: threading.Event) -> int:
 def run_once(sandbox: Sandbox, stop: threading.Event) -> int:
     session = f"devkit-{uuid.uuid4().hex}"
     sandbox.process.create_session(session)
-    # The shell's number becomes the command's: that is who gets the signal.
+    # The command keeps the shell's process ID, so it receives the signal.
     line = shlex.join(
         ["sh", "-c", 'echo "$$" >"$1" && cd "$2" && shift 2 && exec "$@"', "sh", PROCESS, WORKDIR, *COMMAND]
     )

@@ -8,9 +8,9 @@
 #   sh run.sh copy     copy the project there; the first start does this, too
 #   sh run.sh fetch    copy the output from there into the project
 #
-# A run that was stopped saves and exits with 75: it is restarted, unless this script stopped it. Docker's own
-# restart policies cannot tell 75 from a failure, so none is set. When this script loses the machine or is killed, the
-# container stays as it is: start the script again.
+# A stopped run saves and exits with 75: this script restarts it unless it stopped it. Docker's own
+# restart policies cannot tell 75 from a failure, so none is set. If this script loses the machine or is killed, the
+# container continues: start the script again.
 # DEVKIT_GPU (nvidia, cdi, cpu) says how that engine exposes GPUs, if this script cannot tell.
 # DEVKIT_DEVICES names the GPUs, such as 0,2 or MIG-...; without it, the first 4.
 # HF_TOKEN in the environment is kept in a separate volume and never printed.
@@ -40,11 +40,11 @@ fail() {
 # The ids of the container's user.
 find_owner() {
     if [ -n "${owner:-}" ]; then return 0; fi
-    # shellcheck disable=SC2016 # what is inside is run there
+    # shellcheck disable=SC2016 # the container runs it
     owner=$(engine run --rm "$image" sh -c 'echo "$(id -u):$(id -g)"')
 }
 
-# make VOLUME MOUNT PATH: a new volume, which would belong to root where the image has nothing at that path.
+# make VOLUME MOUNT PATH: a new volume, which would belong to root if the image has nothing at that path.
 make() {
     if engine volume inspect "$1" >/dev/null 2>&1; then return 0; fi
     find_owner
@@ -118,7 +118,7 @@ create() {
         cpu) say 'DEVKIT_GPU=cpu: the container gets no GPU' ;;
         *) fail "DEVKIT_GPU=$mode is none of nvidia, cdi, cpu" ;;
     esac
-    # shellcheck disable=SC2016 # these are the container's words, and not this shell's
+    # shellcheck disable=SC2016 # the container expands these, not this shell
     engine create "$@" \
         --init \
         --workdir /workspaces/tide \
@@ -153,7 +153,7 @@ prepare() {
     make tide-models type=volume,source=tide-models,target=/opt/cache/huggingface /opt/cache/huggingface
     make tide-checkpoints type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned /workspaces/tide/tuned
     if ! engine volume inspect tide-data >/dev/null 2>&1; then
-        # The next start would take an incomplete project for a complete one.
+        # Otherwise the next start would treat an incomplete project as complete.
         trap 'engine volume rm tide-data >/dev/null' EXIT
         copy
         trap - EXIT
@@ -180,8 +180,8 @@ stop() {
     engine stop "$name" >/dev/null || :
 }
 
-# One start of the container, to its end. It is followed by its log: `docker start --attach` would hand on Ctrl-C, which
-# is not what stop() tells it.
+# Run the container once, to its end. Follow its log: `docker start --attach` would forward Ctrl-C,
+# unlike stop().
 follow() {
     case $(state) in
         running*) ;;

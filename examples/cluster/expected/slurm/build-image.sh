@@ -1,7 +1,7 @@
 #!/bin/bash
 # Written by devkit 0.2.0. To change it, edit [job] of devkit.toml and run `devkit export slurm` again.
 #
-# Make the image's file for Apptainer, on a machine of the cluster where building is allowed. A private registry requires
+# Build the image file for Apptainer, on a machine of the cluster where building is allowed. A private registry requires
 # a login first: apptainer registry login.
 #
 # The image is unpacked before it is packed again: about three times its size is needed, and /tmp is often memory.

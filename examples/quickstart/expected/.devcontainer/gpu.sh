@@ -33,7 +33,7 @@ if [ -n "$wanted" ]; then mode=$wanted why='as set'; fi
 case $mode in cpu | nvidia | cdi | podman) ;; *) why="DEVKIT_GPU=$mode is none of cpu, nvidia, cdi, podman" mode=cpu ;; esac
 devices=$(printf '%s' "${DEVKIT_DEVICES:-$(of_user DEVKIT_DEVICES)}" | tr -d ' [:cntrl:]')
 chosen=${devices:+; DEVKIT_DEVICES=$devices} devices=${devices:-all} one='([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z-]+)'
-# A name that is not understood must not become every GPU of a host that others use, too.
+# An unknown name must not select every GPU of a shared host.
 if ! printf '%s\n' "$devices" | grep -Eqx "all|$one(,$one)*"; then
     mode=cpu why="DEVKIT_DEVICES=$devices names no GPUs (indices, GPU-... or MIG-... UUIDs, with commas between)" chosen=''; fi
 case $mode,$devices in podman,*:*) mode=cpu why="DEVKIT_DEVICES=$devices: Podman takes a MIG slice by its MIG-... UUID alone" chosen='' ;; esac
@@ -47,7 +47,7 @@ overlay() { # $1 stands before each name; under SELinux a confined container may
 }
 uid=$(id -u) gid=$(id -g) userns='' # the container's user has them, or those of the project's owner where root opens it
 if [ "$uid" -eq 0 ]; then uid=$(stat -c %u .. 2>/dev/null) gid=$(stat -c %g .. 2>/dev/null); fi
-# This host's folder of the hub, with its models and its token, where that user owns it: an engine makes a missing one as root.
+# This host's folder of the hub, with its models and its token, if this user owns it: an engine would create a missing folder as root.
 hub=$(printf '%s' "${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}" | grep -Ex '/[A-Za-z0-9._/-]+')
 case $system,${HF_HUB_CACHE:-$hub/hub} in "Linux,$hub/hub" | "Darwin,$hub/hub") if [ ! -d "$hub" ] || [ -h "$hub/hub" ]; then hub=''; fi ;; *) hub='' ;; esac
 if [ -n "$(find "$hub" "$hub/hub" "$hub/xet" -prune ! -user "$uid" 2>/dev/null)" ]; then hub=''; fi
