@@ -21,7 +21,7 @@ case $mode in cpu) ;; *) why="DEVKIT_GPU=$mode is none of cpu" mode=cpu ;; esac
 echo "devkit: DEVKIT_GPU=$mode: $why"
 uid=$(id -u) gid=$(id -g) userns='' # the container's user has them, or those of the project's owner where root opens it
 if [ "$uid" -eq 0 ]; then uid=$(stat -c %u .. 2>/dev/null) gid=$(stat -c %g .. 2>/dev/null); fi
-# This host's folder of the hub, with its models and its token, where that user owns it: an engine makes a missing one as root.
+# This host's folder of the hub, with its models and its token, if this user owns it: an engine would create a missing folder as root.
 hub=$(printf '%s' "${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}" | grep -Ex '/[A-Za-z0-9._/-]+')
 case $system,${HF_HUB_CACHE:-$hub/hub} in "Linux,$hub/hub" | "Darwin,$hub/hub") if [ ! -d "$hub" ] || [ -h "$hub/hub" ]; then hub=''; fi ;; *) hub='' ;; esac
 if [ -n "$(find "$hub" "$hub/hub" "$hub/xet" -prune ! -user "$uid" 2>/dev/null)" ]; then hub=''; fi
