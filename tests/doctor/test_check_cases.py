@@ -138,7 +138,7 @@ CASES = [
     (
         "CTK001",
         host({**NO_TOOLKIT, "system.image_tool": "image"}),
-        "error: changed by its image | never install -y",
+        "error: changes with its image | never install -y",
         "Bottlerocket",
     ),
     ("DRV016", nvml_fails("LD_PRELOAD"), "error: unset LD_PRELOAD | remove it from /home/dev/.bashrc:3", "a variable"),

@@ -70,7 +70,7 @@ NO_DRIVER_PART = ("libEGL_nvidia.so.0", "10_nvidia.json", "nvidia_icd.json")
 INSIDE = [
     ("CON001", not_given("absent"), "error: got none | where: project", "never requested"),
     ("CON001", not_given("EPERM"), "error: has lost its GPU | where: host", "dropped by the cgroup"),
-    ("CON001", not_given("EACCES"), "error: may not open | where: host", "refused by mode or SELinux"),
+    ("CON001", not_given("EACCES"), "error: cannot open | where: host", "refused by mode or SELinux"),
     ("CON001", not_given("EIO"), "error: cannot be opened: EIO | where: host", "anything else"),
     ("CON001", not_given("open"), "error: got none | where: project", "no GPU beside the control node"),
     ("CON001", not_given(visible_devices="all", require_cuda=None), "error: requested | devkit doctor", "requested"),
@@ -124,7 +124,7 @@ INSIDE = [
         "warning: lacks the loader libvulkan.so.1 | where: image",
         "no Vulkan loader",
     ),
-    ("CON015", graphics("nvidia_icd.json"), "warning: nvidia_icd.json, by which | where: host", "no ICD file"),
+    ("CON015", graphics("nvidia_icd.json"), "warning: nvidia_icd.json is missing, which the loaders need | where: host", "no ICD file"),
     ("CON015", graphics("libvulkan.so.1", capabilities="all"), "skipped", "graphics that nobody asked for by name"),
 ]
 

@@ -110,7 +110,7 @@ CASES = [
     (
         "CUD004",
         torch_on("390.157", "9.1", "2.9.1+cu130", "13.0", windows_guest()),
-        "error: Install none inside of WSL | where: windows",
+        "error: Install none inside WSL | where: windows",
         "a driver of Windows that is too old for every wheel",
     ),
     ("CUD004", torch_on("551.78", NOT_READ, "2.9.1+cu128", "12.8", windows_guest()), "passed", "by Windows's numbers"),

@@ -156,7 +156,7 @@ CASES = [
     ("DRV003", healthy(), "passed", "NVML answers"),
     ("DRV003", answering(0, end=NvmlEnd.TIMED_OUT), "error: the driver hangs | restart: host", "a hang"),
     ("DRV003", answering(11, end=NvmlEnd.CRASHED), "error: crashes in nvmlInit_v2 | restart: none", "a crash"),
-    ("DRV003", answering(4), "error: may not use the GPU | restart: none", "no permission"),
+    ("DRV003", answering(4), "error: cannot use the GPU | restart: none", "no permission"),
     ("DRV003", answering(15), "error: is lost | restart: host", "a lost GPU that stops the start"),
     ("DRV003", answering(999), "error: Unknown Error | is proven | restart: none", "an unknown error"),
     (

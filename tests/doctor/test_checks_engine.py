@@ -187,7 +187,7 @@ CASES = [
     (
         "ENG001",
         host(engine=EngineFailure(EngineEnd.PERMISSION_DENIED, DEFAULT, "", socket_group=0)),
-        "error: belongs to root alone | docker.socket | never usermod",
+        "error: belongs only to root | docker.socket | never usermod",
         "a socket without the group docker",
     ),
     ("ENG001", say("failed: x"), "error: does not start", "an engine that said why"),

@@ -53,7 +53,7 @@ CASES = [
     ("MEM001", locked(WHO_KNOWS, True), "skipped", "limit unknown"),
     ("MEM001", locked(8 << 20, WHO_KNOWS), "skipped", "InfiniBand unknown"),
     ("MEM002", killed(0), "passed", "nothing was killed"),
-    ("MEM002", killed(1), "warning: the machine's memory", "one was killed, and no limit is set"),
+    ("MEM002", killed(1), "warning: the machine ran out of memory", "one was killed, and no limit is set"),
     ("MEM002", killed(WHO_KNOWS), "skipped", "kills that were not counted"),
     ("MEM002", killed(3, healthy()), "skipped", "what was killed on a host is not this project's"),
     ("MEM003", limited(inside(), group_memory_bytes=8 * GIB - 1), "warning", "one byte short"),

@@ -48,7 +48,7 @@ RULES = [
     ("PRJ032", ruled(QUAY, "ARG BASE\nFROM $BASE\nUSER dev\n"), "passed", "an image that only a variable names"),
     ("PRJ032", ruled(QUAY, "FROM quay.io/a/b:1 AS base\nFROM base\nUSER dev\n"), "passed", "a stage on another"),
     ("PRJ032", of_compose(LIBRARY, service("image: registry.other.example/mine:1")), "passed", "a built service's"),
-    ("PRJ032", ruled(QUAY), "error: not of an allowed registry", "an image of another registry"),
+    ("PRJ032", ruled(QUAY), "error: not from an allowed registry", "an image of another registry"),
     ("PRJ032", ruled(LIBRARY, f"FROM ghcr.io/a/b:1 AS tools\n{IMAGE}"), "error: ghcr.io/a/b:1", "a builder's image"),
     ("PRJ032", of_compose(LIBRARY, DATABASE), "error: quay.io/db:1", "the image of a service beside"),
     (

@@ -90,10 +90,10 @@ CASES = [
     (
         "PRJ039",
         WITH_ID_2,
-        "error: names the GPU 2, and this machine has 1 GPU | nvidia-smi -L",
+        "error: names the GPU 2, but this machine has 1 GPU | nvidia-smi -L",
         "an id of another machine",
     ),
-    ("PRJ039", FOUR, "error: asks for 4 GPUs, and this machine has 1 GPU", "more than there are"),
+    ("PRJ039", FOUR, "error: asks for 4 GPUs, but this machine has 1 GPU", "more than there are"),
     ("PRJ039", flagged("--gpus", '"device=0,3"'), "error: names the GPU 3", "a list of ids in runArgs"),
     ("PRJ039", {}, "passed", "as Compose resolves it", resolved()),
     ("PRJ039", {}, "error: t names the GPU 1", "an id that .env names", resolved(device_ids=("1",), gpu_count=0)),

@@ -92,7 +92,7 @@ CASES = [
     (
         "ENG017",
         changed(healthy(), {"trials": Trials((refused(Way.IMAGE, "no space left on device"),), ())}),
-        "error: takes no image",
+        "error: cannot import an image",
         "a full disk",
     ),
     ("ENG017", tried(refused(Way.PLAIN, STRANGE, engine="podman")), "warning: podman", "Podman beside a sound Docker"),
@@ -181,7 +181,7 @@ CASES = [
     ("PRJ041", tried(own(is_timed_out=True, code=124)), "skipped", "a busy machine"),
     ("CTK013", by_gpus(), "passed", "a container with its GPU"),
     ("CTK013", by_gpus(device_nodes=(), nvidiactl="absent"), "error: finds no GPU | --gpus all", "no nodes"),
-    ("CTK013", by_gpus(nvidiactl="refused"), "error: may not open | --gpus all", "nodes that may not be opened"),
+    ("CTK013", by_gpus(nvidiactl="refused"), "error: cannot open | --gpus all", "nodes that may not be opened"),
     ("CTK013", by_gpus(libcuda="cannot open"), "error: cannot load libcuda.so.1", "no libcuda"),
     ("CTK013", by_gpus(nvml="cannot open"), "error: cannot load libnvidia-ml.so.1", "no NVML"),
     ("CTK013", by_gpus(libcuda="", nvml=""), "passed", "a loader that is not glibc's says nothing"),

@@ -67,7 +67,7 @@ def test_a_torch_without_a_build_for_the_wheel_is_refused():
     uv = Uv(resolved("vllm==0.16.0", "torch==2.15.0"))
     found = plan(project("vllm==0.16.0"), uv, machines=(NEW_DRIVER,))
     assert isinstance(found, Conflict)
-    assert "the wheel of vllm 0.16.0 is built for CUDA 12, and torch 2.15.0" in found.blockers[0].says
+    assert "the wheel of vllm 0.16.0 is built for CUDA 12, but torch 2.15.0" in found.blockers[0].says
 
 
 def test_without_cuda_the_plan_warns():

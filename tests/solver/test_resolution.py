@@ -83,7 +83,7 @@ def test_torch_is_what_uv_chose_and_its_build_what_the_machine_runs():
     uv = Uv(resolved("diffusers==0.42.1", "torch==2.13.0"))
     found = plan(project("diffusers"), uv)
     assert (found.torch, found.variant) == ("2.13.0", "cu126")
-    assert found.because("torch") == "what uv resolves with the project's packages; 2.14.1 is the newest that fits"
+    assert found.because("torch") == "resolved by uv with the project's packages; 2.14.1 is the newest that fits"
     assert found.packages == (("torch", "2.13.0"),)
     assert found.versions == {"torch": "2.13.0", "diffusers": "0.42.1"}
     assert found.resolution == resolved("diffusers==0.42.1", "torch==2.13.0")
@@ -117,7 +117,7 @@ def test_an_empty_project_takes_other_versions_where_a_pin_excludes_those_of_the
     assert dict(found.packages) == {
         "torch": "2.14.1", "transformers": "4.44.2", "accelerate": "1.2.0", "peft": "0.17.0", "bitsandbytes": "0.49.2",
     }  # fmt: skip
-    assert found.because("peft") == "what uv resolves with the others"
+    assert found.because("peft") == "resolved by uv with the other packages"
     assert not any("not in the tables" in warning for warning in found.warnings)
 
 
@@ -252,7 +252,7 @@ def test_what_only_the_tables_know_becomes_a_limit():
 def test_what_the_project_excludes_is_warned_of():
     uv = Uv(resolved("torch==2.2.2", "numpy==2.5"), CONFLICT)
     found = plan(project("torch==2.2.2", "numpy==2.5"), uv)
-    assert "torch 2.2.2 runs with numpy<2, but the project's packages need numpy 2.5" in found.warnings
+    assert "torch 2.2.2 runs only with numpy<2, but the project's packages need numpy 2.5" in found.warnings
     assert found.limits == ("numpy==2.5",)
 
 
@@ -281,7 +281,7 @@ OLD_VISION = Refused("torchvision<0.17 has no wheels with a matching Python vers
         pytest.param(
             build_machine_from_flags(driver="580.95.05", gpus=("RTX 5090",)),
             "2.14.1",
-            ["basicsr 1.4.2 runs with torchvision<0.17, but the project's packages need torchvision 0.28.0"],
+            ["basicsr 1.4.2 runs only with torchvision<0.17, but the project's packages need torchvision 0.28.0"],
             id="no torch that is old enough has code for the GPU",
         ),
     ],

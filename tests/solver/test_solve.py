@@ -138,7 +138,7 @@ def test_an_inferred_row_warns_where_a_read_one_refuses():
     assert isinstance(plan, Plan)
     assert any("no kernels for V100" in warning for warning in plan.warnings)
     free = replace(request, torch=None, machines=(build_machine_from_flags(driver="580.95.05", gpus=("P40", "B200")),))
-    assert "doubtful" in solve(free, load_tables()).because("torch")
+    assert "safest" in solve(free, load_tables()).because("torch")
 
 
 def test_every_rule_that_an_answer_can_name_is_documented():
