@@ -141,7 +141,7 @@ def test_every_engine_starts_it(target):
         (replace(JOB, processes="auto"), "applies to your own command only"),
         (replace(JOB, foreign_image=True), "applies to your own command only"),
         (replace(OWN, command=("python", "t.py", "--token", "hf_" + "a" * 34)), "seems to contain a secret"),
-        (replace(OWN, results="../elsewhere"), "leads out of the project"),
+        (replace(OWN, results="../elsewhere"), "is outside the project"),
         (replace(OWN, command=("a\x00b",)), "invisible character"),
     ],
 )

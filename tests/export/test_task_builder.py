@@ -82,7 +82,7 @@ def test_without_gpus_the_memory_of_the_node_holds_the_model():
 def test_an_unknown_model_is_exported_with_a_note():
     found = made(config=UNKNOWN, job=job(gpu="H100"))
     assert (found.needs, found.refusal, found.task.memory_bytes, found.task.fitting_gpus) == (None, None, 16 * GIB, ())
-    assert any("shape is not known" in note for note in found.task.notes)
+    assert any("shape is unknown" in note for note in found.task.notes)
 
 
 def test_a_local_model_needs_no_token_and_is_part_of_the_data_volume():
@@ -113,7 +113,7 @@ def test_settings_that_cannot_work_are_refused(options, said):
 
 
 def test_outputs_whose_storage_would_hide_something_and_paths_that_lead_out_of_the_project():
-    hidden = {"../out": "leads out", ".": "is where the project would be", "/opt/cache": "is where the models would be"}
+    hidden = {"../out": "is outside", ".": "is where the project would be", "/opt/cache": "is where the models would be"}
     for output, said in hidden.items():
         assert said in refused(replace(RUN, output=Path(output)))
     for fields in ({"model": "../model"}, {"data": ("a.jsonl", "../b.jsonl")}, {"eval_data": ("../e",)}):

@@ -250,5 +250,5 @@ def test_requirements_that_no_installer_reads_are_written_out_with_their_origin(
 
 def test_a_requirement_that_is_no_line_cannot_leave_its_word():
     broken = replace(WRITTEN, needs=(replace(WRITTEN.needs[0], marker="x\nRUN touch /owned"),))
-    with pytest.raises(DevkitError, match="not one line of text"):
+    with pytest.raises(DevkitError, match="must be one line of text"):
         made(broken, CPU_PLAN)

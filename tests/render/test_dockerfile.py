@@ -338,7 +338,7 @@ def test_a_torch_of_conda_ends_the_build_with_the_names_of_who_brought_it(tmp_pa
 
 
 def test_a_closed_network_has_no_channel():
-    with pytest.raises(DevkitError, match="holds no packages of conda, and this project needs openmm"):
+    with pytest.raises(DevkitError, match="a wheelhouse has no conda packages, but this project needs openmm"):
         made(OPENFOLD, uses_wheelhouse=True)
 
 

@@ -135,7 +135,7 @@ def test_what_names_no_gpu_is_refused_in_one_line(device, vendor):
 
 
 def test_podman_takes_a_mig_slice_by_its_uuid_alone():
-    with pytest.raises(DevkitError, match="no MIG slice by the name 0:1"):
+    with pytest.raises(DevkitError, match="a MIG slice by the name 0:1"):
         validate_devices(("0:1",), "nvidia", "podman")
     assert validate_devices((MIG, "1"), "nvidia", "podman") == (MIG, "1")
 

@@ -80,9 +80,9 @@ def test_a_path_may_be_in_the_home_folder(project, path):
     ("path", "why"),
     [
         pytest.param("nowhere.json", "no such file", id="a file that is not there"),
-        pytest.param("../out.json", "leads out of", id="a path out of the project"),
-        pytest.param("link.json", "leads out of", id="a link out of the project"),
-        pytest.param("/etc/hosts", "leads out of", id="a file of the system"),
+        pytest.param("../out.json", "leads outside", id="a path out of the project"),
+        pytest.param("link.json", "leads outside", id="a link out of the project"),
+        pytest.param("/etc/hosts", "leads outside", id="a file of the system"),
         pytest.param("latin.json", "can't decode", id="another encoding"),
         pytest.param("huge.json", "too large|larger", id="a huge file"),
         pytest.param("broken.json", "does not parse", id="a file that is broken"),

@@ -79,7 +79,7 @@ def test_an_edit_where_devkit_has_a_change_too_is_refused_with_what_devkit_wants
     run(tmp_path)
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
     before = files_below(tmp_path)
-    with pytest.raises(DevkitError, match=r"changes and devkit's meet in \.devcontainer/a\.txt$") as refused:
+    with pytest.raises(DevkitError, match=r"changes and devkit's conflict in \.devcontainer/a\.txt$") as refused:
         run(tmp_path, SECOND)
     assert "line 1, devkit would write:\n  two" in refused.value.hint
     assert "--force" in refused.value.hint
@@ -140,7 +140,7 @@ def test_a_symbolic_link_out_of_the_project_is_refused(tmp_path, link):
     (root / link).parent.mkdir(parents=True)
     outside.mkdir()
     (root / link).symlink_to(outside if link == ".devcontainer" else outside / "file")
-    with pytest.raises(DevkitError, match="leads out of the project"):
+    with pytest.raises(DevkitError, match="leads outside the project"):
         run(root)
     assert list(outside.iterdir()) == []
 
@@ -152,7 +152,7 @@ def test_a_lock_cannot_reach_out_of_the_project(tmp_path):
     lock = (root / "devkit.lock").read_text().replace(".devcontainer/c.txt", "../victim")
     written = parse_lock(lock.encode()).files["../victim"]
     (root / "devkit.lock").write_text(lock.replace(written, compute_blob_id(b"theirs")))
-    with pytest.raises(DevkitError, match="leads out of the project"):
+    with pytest.raises(DevkitError, match="leads outside the project"):
         run(root, SECOND)
     assert victim.exists()
 
@@ -416,7 +416,7 @@ def test_a_folder_exchanged_for_a_link_between_look_and_write_leads_nowhere(tmp_
             (project / folder).symlink_to(outside)
         writing.replace_beside(source, target)
 
-    with pytest.raises(DevkitError, match=r"cannot replace|leads out of the project"):
+    with pytest.raises(DevkitError, match=r"cannot replace|leads outside the project"):
         writing.write_changes(project, changes, replace=exchange_and_replace)
     assert tree(outside) == {}
 
@@ -488,7 +488,7 @@ def test_a_file_that_was_edited_after_a_kill_is_kept(tmp_path):
     run(tmp_path)
     kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
     (tmp_path / "devkit.lock").write_text("mine")
-    assert "left as they are, because they were changed since: devkit.lock" in writing.finish_writes(tmp_path)
+    assert "left unchanged, because they were edited since: devkit.lock" in writing.finish_writes(tmp_path)
     assert (tmp_path / "devkit.lock").read_text() == "mine"
 
 

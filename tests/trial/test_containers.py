@@ -193,7 +193,7 @@ def test_where_no_time_is_left_nothing_is_started(engine):
 
 def test_a_command_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr("devkit.trial.containers.find_program", lambda _host, _name: "")
-    assert "no docker command" in attempt(healthy()).reason
+    assert "the command docker is missing" in attempt(healthy()).reason
 
 
 def test_in_wsl_the_gpu_is_known_by_its_node(engine):

@@ -41,7 +41,7 @@ def test_gpus_are_requested_by_the_vendors_resource_and_amds_are_opened_by_their
 
 def test_parts_of_a_gpu_are_requested_one_at_a_time():
     parts = {
-        "nvidia.com/mig-1g.10gb": ("knows nothing of MIG: that instance has 10 GB", "one MIG instance only"),
+        "nvidia.com/mig-1g.10gb": ("does not cover MIG: that instance has 10 GB", "one MIG instance only"),
         "nvidia.com/mig-3g.40gb.me": ("that instance has 40 GB", "one MIG instance only"),
         "nvidia.com/gpu.shared": ("its memory is not divided", "several shares may belong to one GPU"),
     }
