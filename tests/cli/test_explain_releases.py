@@ -92,7 +92,7 @@ def test_the_release_that_removed_a_name_is_read_however_the_older_ones_have_it(
     match = ask(MISSING.replace("torch 2.4.0", "torchlib==3.0 torch"))["matches"][0]
     assert (
         match["cause"]
-        == "torchlib 2.0 removed torchlib.Old, which the program asks for; 1.1 is the last release that has it"
+        == "torchlib 2.0 removed torchlib.Old, which the program needs; 1.1 is the last release that has it"
     )
     assert match["fix"]["commands"] == ["pip install 'torchlib<2.0'"]
     assert "or change the program" in match["fix"]["summary"]
@@ -208,7 +208,7 @@ def test_the_calling_package_is_upgraded_where_a_newer_one_no_longer_asks(librar
     match = ask(f"torch torchlib==3.0\n{frame}ImportError: cannot import name 'Old' from 'torchlib' {PLACE}\n")[
         "matches"
     ][0]
-    assert "which caller asks for" in match["cause"]
+    assert "which caller needs" in match["cause"]
     assert match["fix"]["commands"] == ["pip install 'caller>=0.3'", "pip install 'torchlib<2.0'"]
     assert match["confidence"] == "likely"
     assert match["speaks_for"][-1] == "caller/a.py: caller 0.2 asks for it, 0.3 does not"

@@ -65,7 +65,7 @@ def test_what_needs_no_torch_does_not_import_it(arguments, shown):
         (["--prompt", "a", "--chat"], "--prompt and --chat are two tasks"),
         (["--merge", "out", "--chat"], "--chat and --merge are two tasks"),
         (["--chat", "--json"], "--chat prints no JSON"),
-        (["--prompt", "a", "--top-p", "0.5"], "at temperature 0 there is no choice"),
+        (["--prompt", "a", "--top-p", "0.5"], "but temperature 0 leaves no choice"),
         (["--prompt", "a", "--stop", ""], "--stop is empty"),
         (["--prompt", "a", "--temperature", "nan"], "must be finite numbers"),
         (["--prompt", "a", "--temperature", "inf"], "must be finite numbers"),

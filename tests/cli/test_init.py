@@ -157,7 +157,7 @@ def test_a_link_out_of_the_project_is_refused(tmp_path):
     (tmp_path / "project").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "project/.devcontainer").symlink_to(tmp_path / "outside")
-    assert_refused(devkit("init", tmp_path / "project", *GPU), "leads out of the project")
+    assert_refused(devkit("init", tmp_path / "project", *GPU), "leads outside the project")
     assert list((tmp_path / "outside").iterdir()) == []
 
 
@@ -206,7 +206,7 @@ def test_the_files_that_count_and_how_to_take_others(tmp_path):
     (tmp_path / "requirements.txt").write_text("-r more.txt\nrich\n")
     (tmp_path / "more.txt").write_text("torch\n")
     text = said(tmp_path)
-    assert "read: requirements.txt and more.txt, because the project has requirements.txt; another list" in text
+    assert "read: requirements.txt and more.txt, because the project has requirements.txt; use another list" in text
     assert "none with --ignore-dependencies" in text
 
 

@@ -373,7 +373,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["help"], "No such command 'help'.\n  devkit --help\n", id="help as a command"),
         pytest.param(["completion"], "from: bash, zsh, fish\n  devkit completion --help\n", id="no shell to complete"),
         pytest.param(["plan", "--python", "abc"], "such as 3.12.", id="a word for a Python"),
-        pytest.param(["verify", "--here", "--model", __file__], "there is no model", id="a file that is no model"),
+        pytest.param(["verify", "--here", "--model", __file__], "was not found", id="a file that is no model"),
     ],
 )
 def test_a_mistake_is_one_line_and_a_hint(tmp_path, words, says):

@@ -156,7 +156,7 @@ def test_what_programs_import_is_named_where_no_file_asks_for_it(programs):
     done = run_in_project("init", ".", *ADA, "--dry-run", cwd=programs)
     assert "no dependency file was found" in done.stdout
     assert "imported but not named by any file: tiktoken (train.py:2); --add-imports installs them" in done.stdout
-    assert "strange (train.py:3); devkit knows no package for them" in done.stdout
+    assert "strange (train.py:3); devkit does not know the packages for them" in done.stdout
     document = json.loads(run_in_project("init", ".", *ADA, "--dry-run", "--json", cwd=programs).stdout)
     assert document["imports"][0] == {"module": "tiktoken", "name": "tiktoken", "origin": "train.py:2"}
 
@@ -235,7 +235,7 @@ def test_what_needs_torch_says_so(tmp_path, words):
     assert devkit("init", tmp_path, *GPU).returncode == 0
     command, *options = words
     where = [*options, tmp_path] if command == "export" else [tmp_path, *options]
-    assert_refused(devkit(command, *where), "needs a plan with torch, and this one has CUDA C++: CMakeLists.txt:1")
+    assert_refused(devkit(command, *where), "needs a plan with torch, but this one has CUDA C++: CMakeLists.txt:1")
 
 
 @pytest.mark.parametrize(

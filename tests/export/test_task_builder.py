@@ -117,7 +117,7 @@ def test_outputs_whose_storage_would_hide_something_and_paths_that_lead_out_of_t
     for output, said in hidden.items():
         assert said in refused(replace(RUN, output=Path(output)))
     for fields in ({"model": "../model"}, {"data": ("a.jsonl", "../b.jsonl")}, {"eval_data": ("../e",)}):
-        assert "leads out of the project" in refused(replace(RUN, **fields), config=None)
+        assert "is outside the project" in refused(replace(RUN, **fields), config=None)
 
 
 def test_a_spot_node_wants_a_run_that_goes_on():

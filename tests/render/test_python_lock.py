@@ -129,7 +129,7 @@ def test_a_lock_without_that_of_the_tools_is_stale(tools):
 
 
 def test_the_digest_of_another_image_is_refused():
-    with pytest.raises(DevkitError, match=f"the plan is built on {re.escape(PLAN.base_image)}"):
+    with pytest.raises(DevkitError, match=f"but the plan uses {re.escape(PLAN.base_image)}"):
         apply_image_locks(PLAIN, PLAN, ImageLocks(image=f"python:3.12-slim@{DIGEST}"))
 
 

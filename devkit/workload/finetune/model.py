@@ -380,7 +380,7 @@ def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[st
             if is_tied and (module is head or module is table):
                 reason = "it shares its weight with another"
             elif is_inside and settings.method is not Method.LORA:
-                reason = f"--method {settings.method} packs its weights {settings.method}"
+                reason = f"--method {settings.method} packs its weights"
             elif is_target or (is_inside and settings.targets == ALL_LINEAR):
                 reason = "it gets an adapter"
             if reason:

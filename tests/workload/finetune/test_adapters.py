@@ -240,7 +240,7 @@ def test_an_adapter_that_lost_a_whole_layer_is_refused_when_it_is_put_on(saved, 
         ({"config.json": "{}"}, "is a whole model, not an adapter"),
         ({"adapter_config.json": "{"}, "is not JSON"),
         ({"adapter_config.json": "[]"}, "holds no settings"),
-        ({"adapter_config.json": '{"peft_type": "PREFIX_TUNING"}'}, "is an adapter of kind PREFIX_TUNING"),
+        ({"adapter_config.json": '{"peft_type": "PREFIX_TUNING"}'}, "is an adapter of type PREFIX_TUNING"),
         ({"adapter_config.json": '{"peft_type": "LORA"}'}, "names no rank"),
         ({"adapter_config.json": '{"peft_type": "LORA", "r": 4}'}, "has no adapter_model.safetensors"),
         (
@@ -336,7 +336,7 @@ def test_modules_to_save_are_trained_whole_resumed_and_loaded_by_plain_peft(tmp_
         pytest.param(
             False,
             {"modules_to_save": ("up_proj",), "targets": ("q_proj",), "method": Method.QLORA},
-            "packed by --method qlora",
+            "--method qlora packs its weights",
             id="packed",
         ),
     ],

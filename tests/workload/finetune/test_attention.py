@@ -66,13 +66,13 @@ NO_VARLEN = gpu("8.6", has_varlen=False)
         pytest.param(
             model(softcap=True), H200, Attention.FLASH, "scores are capped", id="capped scores with flash-attn"
         ),
-        pytest.param(model(sdpa=False), CPU, Attention.EAGER, "written by hand", id="attention sinks"),
+        pytest.param(model(sdpa=False), CPU, Attention.EAGER, "custom code", id="attention sinks"),
         pytest.param(model(recurrent=True), H200, Attention.FLASH, "recurrent layers", id="a hybrid with flash-attn"),
         pytest.param(
             model(passes_borders=False), A100, Attention.SDPA, "pass the text boundaries of a row to its attention", id="unknown code"
         ),
         pytest.param(
-            model(sdpa=False, flash=False), H200, Attention.EAGER, "written by hand", id="sinks that flash-attn lacks"
+            model(sdpa=False, flash=False), H200, Attention.EAGER, "custom code", id="sinks that flash-attn lacks"
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_decision_is_never_refused_as_a_setting(traits, kernels):
     [
         pytest.param(LLAMA, None, id="plain attention packs"),
         pytest.param(model(recurrent=True), "recurrent", id="a state would run from text to text"),
-        pytest.param(model(passes_borders=False), "begin", id="code that does not look at positions"),
+        pytest.param(model(passes_borders=False), "boundaries", id="code that does not look at positions"),
     ],
 )
 def test_texts_share_rows_where_they_cannot_see_each_other(traits, reason):

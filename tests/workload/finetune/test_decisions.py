@@ -121,7 +121,7 @@ def test_settings_of_the_user_are_kept_and_say_so():
         pytest.param(T4, {"method": Method.FULL, "precision": Precision.FP16}, "fp16", id="a whole model in fp16"),
         pytest.param(H100, {"loss": Loss.FUSED}, "Liger", id="the fused loss without Liger"),
         pytest.param(gpu("9.0", 80, can_compile=False), {"compile": True}, "compiler", id="compiling without compiler"),
-        pytest.param(H100, {"sharding": Sharding.ZERO3}, "one process", id="sharing with nobody"),
+        pytest.param(H100, {"sharding": Sharding.ZERO3}, "single process", id="sharing with nobody"),
         pytest.param(gpu("9.0", 80, world_size=32), {"batch": 16}, "32 processes", id="fewer rows than processes"),
     ],
 )  # fmt: skip

@@ -65,14 +65,14 @@ def test_a_text_file_is_one_record(write, content):
 @pytest.mark.parametrize(
     ("content", "message", "hint"),
     [
-        pytest.param(f'{A}\n{{"text": "b"', ":2:13: not JSON: it ends too early", "one JSON object", id="cut off"),
+        pytest.param(f'{A}\n{{"text": "b"', ":2:13: not JSON: it ends too early", "one JSON object", id="truncated"),
         pytest.param(f"{A},\n{B}", ":1:14: not JSON: extra data (here: ,)", "brackets", id="commas between lines"),
         pytest.param(f"[{A},\n{B}]", ":1:16: not JSON: it ends too early", "brackets", id="a list in a .jsonl file"),
         pytest.param("{'text': 'a'}", ":1:2: not JSON: expecting property name", "double quotes", id="single quotes"),
         pytest.param('{"text": "a", "text": "b"}', ':1: the key "text" occurs twice', "one JSON", id="a repeated key"),
         pytest.param("[" * 100_000, ":1: nested too deeply", "one JSON", id="nested too deeply"),
         pytest.param('{"text": "a", "n": ' + "9" * 5000 + "}", ":1: Exceeds the limit", "one JSON", id="a huge number"),
-        pytest.param(f"{A}\n{{}}", ":2: no known format of record", "One of", id="an empty object"),
+        pytest.param(f"{A}\n{{}}", ":2: unknown record format", "One of", id="an empty object"),
         pytest.param(A.encode() + b"\n\xe9\n", ":2 is not UTF-8: byte 0xe9 at byte 1", "iconv", id="Latin-1"),
         pytest.param(A.encode() + b"\n\0\0\0", ":2 holds a NUL byte", "damaged", id="NUL bytes"),
         pytest.param(codecs.BOM_UTF16_LE + A.encode("utf-16-le"), " is UTF-16", "iconv -f UTF-16", id="UTF-16"),
@@ -87,13 +87,13 @@ def test_a_text_file_is_one_record(write, content):
             'with the role "assistant"',
             id="roles in capitals",
         ),
-        pytest.param('{"text": "a', ":1:10: not JSON: this text has no closing", "cut off", id="a text cut off"),
+        pytest.param('{"text": "a', ":1:10: not JSON: this text has no closing", "truncated", id="a text cut off"),
         pytest.param(
             '{"text": "a\nb"}', ":1:10: not JSON: this text has no closing", "written \\n", id="a bare line end"
         ),
         pytest.param(
             f'{A}\n{{"prompt": "a", "completion": "b"}}',
-            ":2 is a prompt record, and",
+            ":2 is a prompt record, but",
             "one kind of record to a file",
             id="kinds mixed in a file",
         ),

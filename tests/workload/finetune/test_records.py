@@ -82,7 +82,7 @@ def test_a_record_is_read(entry, record):
     ("entry", "message"),
     [
         pytest.param("text", "expected a record object, got a text", id="a text alone"),
-        pytest.param({}, "no known format of record, with no fields at all", id="an empty object"),
+        pytest.param({}, "unknown record format, with no fields at all", id="an empty object"),
         pytest.param({"content": "a", "b": 1}, "with the fields content and b", id="unknown fields are named"),
         pytest.param({"prompt": "a", "completion": [ANSWER]}, '"completion" is a list', id="text and messages mixed"),
         pytest.param(
@@ -166,11 +166,11 @@ def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
     [
         pytest.param(
             {"prompt": "a", "completon": "b"},
-            "no known form",
+            "unknown record format",
             'Is "completon" meant to be "completion"?',
             id="misspelled",
         ),
-        pytest.param({"Text": "a"}, "no known form", 'Is "Text" meant to be "text"?', id="in capitals"),
+        pytest.param({"Text": "a"}, "unknown record format", 'Is "Text" meant to be "text"?', id="in capitals"),
         pytest.param({"text": float("nan")}, '"text" is NaN', "NaN for a missing value", id="a table's hole"),
         pytest.param(
             {"messages": '[{"role": "user"}]'}, '"messages" is a text', "JSON inside a text", id="JSON inside a text"

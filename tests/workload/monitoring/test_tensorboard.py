@@ -67,5 +67,5 @@ def test_a_full_disk_ends_the_event_files_and_not_the_run(tmp_path, capsys, monk
         for event in events(range(1, 3000)):
             board(event)
         board.finish(None)
-    assert capsys.readouterr().err.count("nothing more is reported to tensorboard") == 1
+    assert capsys.readouterr().err.count("reporting to tensorboard stopped") == 1
     assert [each.exc_type for each in told] == []

@@ -34,7 +34,7 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(tmp_path, monkeyp
     with monitor_run(tmp_path / "run-7", tensorboard=None, trackers=("mlflow",)) as listen:
         for event in STEPS[1:]:
             listen(event)
-    assert capsys.readouterr().err == "started run-7\nnote: nothing more is reported to mlflow: no route to host\n"
+    assert capsys.readouterr().err == "started run-7\nnote: reporting to mlflow stopped: no route to host\n"
 
 
 @pytest.mark.full
