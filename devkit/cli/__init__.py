@@ -272,9 +272,15 @@ def _report_usage_error(error: click.ClickException) -> int:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
     else:
+        if isinstance(error, click.NoSuchOption) and error.ctx and error.option_name.startswith("--"):
+            error.possibilities = _find_meant_options(error.option_name, error.ctx) or error.possibilities
         # Click lists the choices of a missing argument on separate lines.
         _print_error(" ".join(error.format_message().split()), _find_usage_hint(error))
     return ExitCode.WRONG_INPUT
+
+
+MAX_LISTED = 6
+"""A hint lists the commands of a group that has at most so many."""
 
 
 def _find_usage_hint(error: click.ClickException) -> str:
@@ -282,6 +288,7 @@ def _find_usage_hint(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return f"{_find_typed_command()} --help"
+    hint = f"{context.command_path} --help"
     kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
     known: Sequence[str] = kind.choices if isinstance(kind, click.Choice) else ()
     typed = error.message.split("'")[1] if "'" in error.message else ""
@@ -292,13 +299,26 @@ def _find_usage_hint(error: click.ClickException) -> str:
         typed = f"-{next(words, '')}"
     elif isinstance(context.command, click.Group) and "No such command" in error.message and typed != "help":
         known = context.command.list_commands(context)
-    hint = f"{context.command_path} --help"
+        hint = f"One of {', '.join(known)}.\n{hint}" if len(known) <= MAX_LISTED else hint
     if known and typed and "Did you mean" not in error.format_message():
         from difflib import get_close_matches
 
         meant = get_close_matches(typed, map(str, known), n=3)
         hint = f"Did you mean {' or '.join(meant)}?\n{hint}" if meant else hint
     return hint
+
+
+def _find_meant_options(typed: str, context: click.Context) -> list[str]:
+    """Return the options that others call `typed`: --lr by the initials, --seq-len by the words of its help."""
+    words = typed.strip("-").split("-")
+    meant = []
+    for param in context.command.get_params(context):
+        name = max(param.opts, key=len).strip("-").split("-")
+        told = [*name, *(getattr(param, "help", None) or "").lower().replace(":", " ").split()[:4]]
+        is_meant = all(any(each.startswith(word) for each in told) for word in words)
+        if is_meant or words == ["".join(word[:1] for word in name)]:
+            meant.append(max(param.opts, key=len))
+    return meant
 
 
 def _find_typed_command() -> str:

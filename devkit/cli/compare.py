@@ -12,6 +12,7 @@ import click
 from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines
 from devkit.cli.terminal import show_status
 from devkit.errors import DevkitError, ExitCode
+from devkit.formats.jsonc import format_json_error
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.text import format_count, join_words, to_one_line
 
@@ -77,7 +78,7 @@ def _read_nodes(arguments: Sequence[str]) -> "tuple[list[Node], dict[str, str]]"
         except (OSError, InvalidReport) as error:
             unreadable[name] = getattr(error, "strerror", None) or str(error)
         except (ValueError, RecursionError) as error:
-            unreadable[name] = f"not JSON: {error}"
+            unreadable[name] = f"not JSON: {format_json_error(error)}"
     kinds = [node.kind for node in nodes]
     if len(kinds) == len(set(kinds)):
         found = [f"{name}: {problem}" for name, problem in list(unreadable.items())[:MAX_NAMES]] or kinds

@@ -33,6 +33,7 @@ from devkit.estimate.settings import (
     TrainingSettings,
     decode_settings,
 )
+from devkit.formats.jsonc import format_json_error
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 
 if TYPE_CHECKING:
@@ -96,7 +97,9 @@ _INFERENCE = (
 )
 _BOTH = (
     click.option("--dtype", "precision", type=_PRECISION, help="Data type of the weights. Default: bf16."),
-    click.option("--max-length", "sequence", type=int, metavar="N", help="Tokens per row, or in the prompt."),
+    click.option(
+        "--max-length", "sequence", type=int, metavar="N", help="Sequence length: tokens per row, or in the prompt."
+    ),
     click.option("--attention", type=_choose(Attention), help="Default: sdpa."),
     click.option("--world", type=int, metavar="N", help="World size: the number of GPUs. Default: 1."),
     click.option(
@@ -397,7 +400,7 @@ def _parse_object(text: str | bytes, name: str, hint: str) -> Mapping[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{name} is not JSON: {error}", hint) from None
+        raise DevkitError(f"{name} is not JSON: {format_json_error(error)}", hint) from None
     if not isinstance(document, dict):
         raise DevkitError(f"{name} holds no object", hint)
     return document

@@ -121,6 +121,8 @@ def _find_log(words: tuple[str, ...]) -> Path | None:
             hint = f"Name a file that exists, or give a code or an error text: {_EXAMPLES}"
             raise DevkitError(f"cannot read {path}: {problem.strerror}", hint) from problem
         return None
+    if words[0] and stat.S_ISDIR(mode):
+        raise DevkitError(f"{path} is a folder", f"Name a log in it, or give a code or an error text: {_EXAMPLES}")
     # A pipe is what the shell makes of <(journalctl -k).
     is_file = stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
     if is_file and len(words[0]) <= MAX_CODE_LENGTH:

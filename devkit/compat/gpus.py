@@ -112,7 +112,10 @@ def find_closest_gpus(text: str, *, count: int = 3, known: Tables | None = None)
     names = {_normalize(name): name for row in models for name in (*row.aliases, row.name)}
     from difflib import get_close_matches  # only a name that is unknown is compared with all
 
-    return tuple(names[near] for near in get_close_matches(_normalize(text), names, n=count, cutoff=0.5))
+    wanted = _normalize(text)
+    near = get_close_matches(wanted, names, n=5 * count, cutoff=0.5)
+    # Of names with as many letters in common, one that begins alike is meant: H1000 is no T1000.
+    return tuple(names[each] for each in sorted(near, key=lambda each: each[:1] != wanted[:1])[:count])
 
 
 def has_forward_compatibility(name: str, *, known: Tables | None = None) -> bool:

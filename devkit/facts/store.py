@@ -8,6 +8,7 @@ from typing import Any, get_args
 from devkit.facts.decode import InvalidValue, MissingValue, describe_type, get_field_decoders, get_field_types
 from devkit.facts.model import Facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
+from devkit.formats.jsonc import format_json_error
 
 FACTS_SCHEMA = "devkit.facts/1"
 NOT_RECORDED = "not recorded"
@@ -30,7 +31,7 @@ def format_facts(facts: Facts) -> str:
     return json.dumps({"schema": FACTS_SCHEMA, **_plain_fields(facts)}, indent=2, ensure_ascii=False) + "\n"
 
 
-def parse_facts(text: str) -> Facts:
+def parse_facts(text: str | bytes) -> Facts:
     """Parse a JSON document that `format_facts` wrote, in this release or another.
 
     Fields that this release does not know are ignored; ones that it misses become `Unknown`. Raises InvalidFacts.
@@ -38,7 +39,7 @@ def parse_facts(text: str) -> Facts:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidFacts("", f"not JSON: {error}") from error
+        raise InvalidFacts("", f"not JSON: {format_json_error(error)}") from error
     return parse_facts_document(document)
 
 

@@ -87,6 +87,16 @@ def skip_blanks(text: str, start: int) -> int:
     return found.end() if found else start
 
 
+def format_json_error(error: ValueError | RecursionError) -> str:
+    """Format the place and reason of an error of `json.loads`; of a file that is empty or a web page, only that."""
+    if isinstance(error, json.JSONDecodeError):
+        start = error.doc.lstrip()[:1]
+        return {"": "it is empty", "<": "it is a web page"}.get(
+            start, f"line {error.lineno}, column {error.colno}: {error.msg}"
+        )
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
 def parse_jsonc(text: str) -> JsonValue:
     """Parse a document. Raises InvalidJsonc."""
     return _Parser(text).document()

@@ -180,13 +180,6 @@ def parse_json(text: str) -> object:
     return value
 
 
-def format_json_error(error: ValueError) -> str:
-    """Format the place and reason of a JSON error."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"line {error.lineno}, column {error.colno}: {error.msg}"
-    return str(error)
-
-
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse a TOML text. Raises ValueError for everything else, too deep nesting included."""
     for number, line in enumerate(text.split("\n"), 1):

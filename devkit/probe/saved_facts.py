@@ -36,8 +36,8 @@ def _is_inside(facts: Facts) -> bool:
 
 def _load(path: Path) -> Facts:
     try:
-        return parse_facts(read_bounded(path, MAX_DOCUMENT_BYTES).decode())
+        return parse_facts(read_bounded(path, MAX_DOCUMENT_BYTES))
     except OSError as error:
         raise DevkitError(f"cannot read {path}: {error.strerror}", _HOW_TO_SAVE) from error
-    except (InvalidFacts, UnicodeDecodeError) as error:
+    except InvalidFacts as error:
         raise DevkitError(f"{path} holds no facts of a machine: {error}", _HOW_TO_SAVE) from error

@@ -89,6 +89,8 @@ def test_saved_facts_are_redacted_and_can_be_judged_again(ask, tmp_path):
     assert "/home/dev" not in text
     assert "444444444444" not in text
     assert ask(parse_facts(text)).exit_code == 1
+    saved.write_text(text, encoding="utf-16")  # as PowerShell redirects it
+    assert load_saved_facts([saved]) == parse_facts(text)
 
 
 @pytest.mark.parametrize(

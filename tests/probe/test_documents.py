@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.formats.jsonc import format_json_error
 from devkit.probe.documents import (
     InvalidDocument,
     NodeKind,
-    format_json_error,
     get_int,
     get_list,
     get_object,

@@ -7,9 +7,10 @@ from typing import Any
 from devkit.facts.model import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Release, Unknown
+from devkit.formats.jsonc import format_json_error
 from devkit.probe.attempts import find_error_lines, run_or_explain
 from devkit.probe.circumstances import MAX_SCRIPT_BYTES
-from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
+from devkit.probe.documents import get_object, get_text, parse_json
 from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.operating_system import read_user_id
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path

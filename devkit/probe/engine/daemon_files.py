@@ -9,7 +9,8 @@ from typing import Any
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
 from devkit.facts.model import DaemonFile
 from devkit.facts.values import Unknown
-from devkit.probe.documents import format_json_error, get_object, get_text, get_texts, parse_json
+from devkit.formats.jsonc import format_json_error
+from devkit.probe.documents import get_object, get_text, get_texts, parse_json
 from devkit.probe.host import Host
 from devkit.probe.machine.programs import find_program
 

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
+from devkit.formats.jsonc import format_json_error
 from devkit.probe.host import LocalHost
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
 from devkit.text import format_bytes, join_words, to_one_line
@@ -310,7 +311,7 @@ def _read_json_object(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise DevkitError(f"cannot read {file}: {error.strerror}", "Check its owner and permissions.") from error
     except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{file} is not JSON: {error}", FETCH_AGAIN_HINT) from error
+        raise DevkitError(f"{file} is not JSON: {format_json_error(error)}", FETCH_AGAIN_HINT) from error
     if not isinstance(document, dict):
         raise DevkitError(f"{file} holds no settings", FETCH_AGAIN_HINT)
     return document
