@@ -272,10 +272,12 @@ def _report_usage_error(error: click.ClickException) -> int:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
     else:
-        if isinstance(error, click.NoSuchOption) and error.ctx and error.option_name.startswith("--"):
-            error.possibilities = _find_meant_options(error.option_name, error.ctx) or error.possibilities
         # Click lists the choices of a missing argument on separate lines.
-        _print_error(" ".join(error.format_message().split()), _find_usage_hint(error))
+        message = " ".join(error.format_message().split())
+        if isinstance(error, click.NoSuchOption) and error.ctx and error.option_name.startswith("--"):
+            meant = _find_meant_options(error.option_name, error.ctx)
+            message = f"{error.message} Did you mean {' or '.join(meant)}?" if meant else message
+        _print_error(message, _find_usage_hint(error))
     return ExitCode.WRONG_INPUT
 
 

@@ -14,6 +14,7 @@ from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import Unknown
+from devkit.probe.saved_facts import load_saved_facts
 from tests.doctor.machines import changed, healthy, inside, r, without_gpu
 from tests.hosts.golden import facts_file
 

@@ -124,7 +124,12 @@ INSIDE = [
         "warning: lacks the loader libvulkan.so.1 | where: image",
         "no Vulkan loader",
     ),
-    ("CON015", graphics("nvidia_icd.json"), "warning: nvidia_icd.json is missing, which the loaders need | where: host", "no ICD file"),
+    (
+        "CON015",
+        graphics("nvidia_icd.json"),
+        "warning: nvidia_icd.json is missing, which the loaders need | where: host",
+        "no ICD file",
+    ),
     ("CON015", graphics("libvulkan.so.1", capabilities="all"), "skipped", "graphics that nobody asked for by name"),
 ]
 

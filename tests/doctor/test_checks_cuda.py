@@ -93,7 +93,12 @@ CASES = [
     ("CUD002", compat(H100, "575.57.08", "580.95.05"), "error: error 803", "older copy on any GPU"),
     ("CUD002", compat(RTX_4090, "570.124.06", "570.124.06"), "passed", "the driver's own version"),
     ("CUD003", inside(), "passed", "libcuda of this driver"),
-    ("CUD003", changed(inside(), OTHER_LIBCUDA), "error: error 803 | 570.86.15 | where: image", "of a different driver"),
+    (
+        "CUD003",
+        changed(inside(), OTHER_LIBCUDA),
+        "error: error 803 | 570.86.15 | where: image",
+        "of a different driver",
+    ),
     ("CUD003", changed(healthy(), OTHER_LIBCUDA), "error: where: host", "of a different driver on a host"),
     (
         "CUD004",

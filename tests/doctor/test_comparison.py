@@ -289,7 +289,9 @@ def test_proofs_are_compared(odd, field):
         pytest.param([], "its schema is missing", id="a list"),
         pytest.param({"schema": "devkit.facts/2"}, "its schema is devkit.facts/2", id="a schema of tomorrow"),
         pytest.param({**recorded(), "driver": {"type": "Driver"}}, "driver", id="facts with a field of another form"),
-        pytest.param({"schema": "devkit.doctor/1", "outcomes": [1]}, "not in the format of", id="another list of outcomes"),
+        pytest.param(
+            {"schema": "devkit.doctor/1", "outcomes": [1]}, "not in the format of", id="another list of outcomes"
+        ),
         pytest.param({"schema": "devkit.verify/1", "device": []}, "not in the format of", id="another form of a proof"),
     ],
 )

@@ -113,7 +113,11 @@ def test_settings_that_cannot_work_are_refused(options, said):
 
 
 def test_outputs_whose_storage_would_hide_something_and_paths_that_lead_out_of_the_project():
-    hidden = {"../out": "is outside", ".": "is where the project would be", "/opt/cache": "is where the models would be"}
+    hidden = {
+        "../out": "is outside",
+        ".": "is where the project would be",
+        "/opt/cache": "is where the models would be",
+    }
     for output, said in hidden.items():
         assert said in refused(replace(RUN, output=Path(output)))
     for fields in ({"model": "../model"}, {"data": ("a.jsonl", "../b.jsonl")}, {"eval_data": ("../e",)}):

@@ -391,7 +391,9 @@ def test_the_proxy_of_the_engine(info, expected):
         pytest.param("2025-11-21T11:00:00Z", 1763726400, -3600, id="an hour behind"),
         pytest.param("", 1763726400.0, Unknown("the engine does not say what time it is"), id="no time in the answer"),
         pytest.param("yesterday", 1.0, Unknown("the engine does not say what time it is"), id="garbage"),
-        pytest.param("2025-11-21T11:00:00Z", None, Unknown("the time of the request was not recorded"), id="not recorded"),
+        pytest.param(
+            "2025-11-21T11:00:00Z", None, Unknown("the time of the request was not recorded"), id="not recorded"
+        ),
     ],
 )
 def test_the_clock_of_the_engine(told, read_at, expected):

@@ -65,7 +65,9 @@ def test_skypilot_gets_resources_storage_and_recovery_in_its_words():
     volume = skypilot(replace(ONE, volumes=volumes(models="hub")), infra="k8s/ctx")
     assert (volume["volumes"], volume["resources"]["infra"]) == ({HUB_CACHE: "hub"}, "k8s/ctx")
     assert (
-        render_skypilot(ONE, SkypilotSettings(infra="k8s"), context(".")).notes[1].startswith("new storage is a cloud bucket;")
+        render_skypilot(ONE, SkypilotSettings(infra="k8s"), context("."))
+        .notes[1]
+        .startswith("new storage is a cloud bucket;")
     )
     rendered = render_skypilot(ONE, SkypilotSettings(), context("my jobs"))
     assert rendered.next_steps == ("sky jobs launch --secret HF_TOKEN 'my jobs/task.yaml'",)

@@ -69,7 +69,11 @@ NO_VARLEN = gpu("8.6", has_varlen=False)
         pytest.param(model(sdpa=False), CPU, Attention.EAGER, "custom code", id="attention sinks"),
         pytest.param(model(recurrent=True), H200, Attention.FLASH, "recurrent layers", id="a hybrid with flash-attn"),
         pytest.param(
-            model(passes_borders=False), A100, Attention.SDPA, "pass the text boundaries of a row to its attention", id="unknown code"
+            model(passes_borders=False),
+            A100,
+            Attention.SDPA,
+            "pass the text boundaries of a row to its attention",
+            id="unknown code",
         ),
         pytest.param(
             model(sdpa=False, flash=False), H200, Attention.EAGER, "custom code", id="sinks that flash-attn lacks"

@@ -87,7 +87,11 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     ("contents", "message", "hint"),
     [
         ({"config__json": None}, "has no config.json", "Name a model's folder"),
-        ({"config__json": None, "adapter_config__json": "{}"}, "is an adapter, not a model", "the adapter with --adapter."),
+        (
+            {"config__json": None, "adapter_config__json": "{}"},
+            "is an adapter, not a model",
+            "the adapter with --adapter.",
+        ),
         ({"config__json": "{"}, "is not JSON", "Fetch it again"),
         ({"config__json": "[]"}, "holds no settings", "Fetch it again"),
         ({"config__json": {"architectures": []}}, "names no model_type", "transformers reads"),
