@@ -97,9 +97,7 @@ _INFERENCE = (
 )
 _BOTH = (
     click.option("--dtype", "precision", type=_PRECISION, help="Data type of the weights. Default: bf16."),
-    click.option(
-        "--max-length", "sequence", type=int, metavar="N", help="Sequence length: tokens per row, or in the prompt."
-    ),
+    click.option("--max-length", "sequence", type=int, metavar="N", help="Sequence length: row or prompt, in tokens."),
     click.option("--attention", type=_choose(Attention), help="Default: sdpa."),
     click.option("--world", type=int, metavar="N", help="World size: the number of GPUs. Default: 1."),
     click.option(
@@ -358,9 +356,7 @@ def build_model_config(shape: Sequence[str], *, model: str | None) -> dict[str, 
             raise DevkitError(f"invalid --shape {pair}: expected KEY=N", "Use the keys of config.json.")
         config[key] = value if key == "model_type" else json.loads(value)
     if missing := [key for key in _NEEDED_KEYS if key not in config]:
-        raise DevkitError(
-            f"--shape lacks {', '.join(missing)}", "Put all of them into one --shape, separated by commas."
-        )
+        raise DevkitError(f"--shape lacks {', '.join(missing)}", "Put all of them into one --shape.")
     return config
 
 

@@ -176,9 +176,7 @@ def _ask(host: str, words: Sequence[str], *, timeout_s: float) -> _Answer:
 def _read_reports(folder: Path) -> Iterator[_Answer]:
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise DevkitError(
-            f"{folder} holds no reports", "Name the folder of --save, or the folder reports/doctor from collect.sh."
-        )
+        raise DevkitError(f"{folder} holds no reports", "Name the folder of --save, or collect.sh's reports/doctor.")
     for file in files:
         try:
             text = read_bounded(file, MAX_DOCUMENT_BYTES)

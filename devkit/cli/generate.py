@@ -50,9 +50,7 @@ _REMOVED = dict.fromkeys(
     help="Prompts, one per line (.txt) or as JSON lines (.jsonl); answers come as JSON lines.",
 )
 @click.option("--chat", is_flag=True, help="Start a chat: Ctrl-C ends an answer, Ctrl-D the chat.")
-@click.option(
-    "--merge", metavar="DIR", type=click.Path(path_type=Path), help="Write the model and adapter as one model."
-)
+@click.option("--merge", metavar="DIR", type=click.Path(path_type=Path), help="Merge adapter and model into DIR.")
 @click.option(
     "--gguf",
     metavar="TYPE",

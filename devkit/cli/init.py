@@ -87,12 +87,7 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
 @plan_options(with_details=False)
 @container_options
 @lock_options
-@click.option(
-    "--add-imports",
-    "with_imports",
-    is_flag=True,
-    help="Also install packages that the programs import but no file lists.",
-)
+@click.option("--add-imports", "with_imports", is_flag=True, help="Also install imported packages that no file lists.")
 @click.option(
     "--develop",
     is_flag=True,

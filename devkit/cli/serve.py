@@ -32,11 +32,7 @@ raise SystemExit(not (is_serve_available() and is_accelerate_available()))
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("model")
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_ARGUMENTS…]")
-@click.option(
-    "--engine",
-    type=click.Choice(list(_PROGRAMS)),
-    help="Default: chosen by the model, the GPUs and the installed engines.",
-)
+@click.option("--engine", type=click.Choice(list(_PROGRAMS)), help="Default: what fits the model and the GPUs.")
 @click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Serve this LoRA adapter, too (vLLM).")
 @click.option("--context", metavar="N", type=click.IntRange(min=2), help="Context in tokens. Default: what fits.")
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address to listen on.")

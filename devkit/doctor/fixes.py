@@ -194,10 +194,7 @@ def adapt_to_image(commands: tuple[str, ...], facts: Facts) -> tuple[tuple[str, 
     if tool == "rpm-ostree":
         layered = tuple(_DNF_INSTALL.sub("sudo rpm-ostree install ", each) for each in commands)
         return layered, "This system is an image: a layered package is available after a reboot."
-    return (
-        (),
-        "This system changes with its image, not with packages: choose an image with the driver and the toolkit.",
-    )
+    return ((), "This system changes with its image, not packages: choose one with the driver and the toolkit.")
 
 
 def refresh_cdi(facts: Facts) -> tuple[str, ...]:

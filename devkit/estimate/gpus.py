@@ -95,9 +95,7 @@ def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
     named = find_gpu(text) or find_gpu(family)
     if named is None or named.model is None:
         near = find_closest_gpus(text)
-        known = (
-            f"Did you mean {' or '.join(near)}?" if near else "Use the name that nvidia-smi shows, such as RTX 4090."
-        )
+        known = f"Did you mean {' or '.join(near)}?" if near else "Use nvidia-smi's name, such as RTX 4090."
         raise DevkitError(f"there is no GPU {text!r} in the tables", known)
     model, family = named.model, family.strip(" -_").lower()
     sized = _SIZED.search(text)

@@ -33,9 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 class DaytonaSettings:
     """The settings specific to this target."""
 
-    snapshot: Annotated[
-        str, SettingInfo("Existing snapshot, such as the one from .devcontainer/daytona/snapshot.sh.")
-    ] = ""
+    snapshot: Annotated[str, SettingInfo("Existing snapshot, for example from .devcontainer/daytona/snapshot.sh.")] = ""
     hub_secret: Annotated[
         str, SettingInfo("Daytona's secret with the hub token, instead of HF_TOKEN of your shell.")
     ] = ""
@@ -99,7 +97,7 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
     tag = task.image.rpartition("/")[2].partition(":")[2]
     if not settings.snapshot and "@" not in task.image and (not tag or tag in _MUTABLE_TAGS):
         raise DevkitError(
-            f"Daytona does not accept an image with a mutable tag: {task.image}",
+            f"Daytona refuses images with a mutable tag: {task.image}",
             "Name a fixed tag: --image REGISTRY/NAME:1",
         )
 

@@ -55,9 +55,7 @@ class JobSettings:
     ] = ""
     foreign_image: Annotated[
         bool,
-        SettingInfo(
-            "The image does not belong to this project: no devkit, no user dev and no /opt/venv in it.", has_flag=False
-        ),
+        SettingInfo("The image is foreign to this project: no devkit, no user dev and no /opt/venv.", has_flag=False),
     ] = False
     env: Annotated[
         tuple[str, ...],

@@ -278,7 +278,7 @@ OUTSIDE = [
     ("CON009", sized(64 * MIB, gpu_request=""), "skipped", "a container without a GPU may have little"),
     ("CON010", speaking(**NVIDIA), "error", "names no GPU"),
     ("CON010", speaking(**NVIDIA | {"visible_devices": "void"}), "passed", "wants none"),
-    ("CON010", speaking(**NVIDIA | {"runtime": "runc"}), "passed", "the project starts it with a different runtime"),
+    ("CON010", speaking(**NVIDIA | {"runtime": "runc"}), "passed", "a different runtime"),
     ("CON010", speaking(gpu_request="driver", driver_capabilities="utility"), "error: compute", "without compute"),
     ("CON010", speaking(gpu_request="driver", driver_capabilities="compute"), "warning: utility", "without utility"),
     ("CON010", speaking(gpu_request="driver", driver_capabilities="compute,utility"), "passed", "both"),

@@ -119,8 +119,7 @@ class EditedFiles:
         facts = gather_facts(self.make_host(), only=("system", "project"), project=str(self._root))
         if isinstance(facts.project, Unknown):
             raise DevkitError(
-                f"the dev container was not read: {facts.project.reason}",
-                "Repeat the command when this machine is less busy.",
+                f"the dev container was not read: {facts.project.reason}", "Repeat it when the machine is less busy."
             )
         for file in facts.project.files if isinstance(facts.project, Project) else ():
             if file.state is FileState.BROKEN:

@@ -71,9 +71,7 @@ def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> t
             raise DevkitError(f"{device!r} names no GPU", f"Give an index such as 0, a GPU-… UUID{migs}.")
         if engine == "podman" and ":" in device:
             # Compose splits a device's name at its colons before Podman sees it.
-            raise DevkitError(
-                f"Podman does not accept a MIG slice by the name {device}", "Give the slice's MIG-… UUID."
-            )
+            raise DevkitError(f"Podman rejects a MIG slice by the name {device}", "Give the slice's MIG-… UUID.")
         if devices.count(device) > 1:
             raise DevkitError(f"the GPU {device} is given twice", "Name each GPU once.")
     return tuple(devices)

@@ -113,9 +113,7 @@ def validate_project_name(name: str) -> str:
     hint = 'Choose a plain one, such as --name my-project, or set name = "my-project" in devkit.toml.'
     if bad:
         shown = " ".join(ascii(char) for char in bad)
-        raise DevkitError(
-            f"the project name {name!r} contains characters that not every file format supports: {shown}", hint
-        )
+        raise DevkitError(f"the project name {name!r} has characters that some file formats lack: {shown}", hint)
     if not name.strip() or len(name) > _MAX_NAME:
         raise DevkitError(
             f"the project name must have 1 to {_MAX_NAME} characters, this one has {len(name.strip())}", hint

@@ -293,8 +293,7 @@ def _read_model_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if (folder / ADAPTER_CONFIG_FILE).is_file() and not file.is_file():
         raise DevkitError(
-            f"{folder} is an adapter, not a model",
-            "Name the model it was trained on, and pass the adapter with --adapter.",
+            f"{folder} is an adapter, not a model", "Name its base model, and the adapter with --adapter."
         )
     if not file.is_file():
         raise DevkitError(f"{folder} has no config.json, so it is not a transformers model", "Name a model's folder.")

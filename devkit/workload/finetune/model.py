@@ -281,9 +281,7 @@ def explain_load_error(folder: Path, error: Exception) -> DevkitError:
 
     cause = to_one_line(str(error))
     if "trust_remote_code" in cause or "custom code" in cause:
-        return DevkitError(
-            f"{folder} contains its own code, which devkit does not run", "Name a model without custom code."
-        )
+        return DevkitError(f"{folder} contains custom code, which devkit does not run", "Name a model without it.")
     if isinstance(error, ImportError):
         return DevkitError(f"{folder} needs a package that is not installed", cause)
     if "Unrecognized configuration class" in cause:

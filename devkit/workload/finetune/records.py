@@ -367,7 +367,7 @@ class DatasetSummary:
     first_empty: str = ""
 
     def __str__(self) -> str:
-        """Return one line: 12 chat records in 1 source, 2 more left out because they have nothing to train on (the first: ...)."""
+        """Return one line: 12 chat records in 1 source, 2 more without anything to train on left out (the first: ...)."""
         kinds = join_words(f"{number} {kind}" for kind, number in self.kinds)
         noun = "record" if self.records == 1 else "records"
         shown = f"{kinds} {noun} in {format_count(len(self.sources), 'source')}"
@@ -376,9 +376,7 @@ class DatasetSummary:
         if repeated:
             shown += f", {join_words(repeated)} more than once"
         if self.empty:
-            shown += (
-                f", {self.empty} more left out because they have nothing to train on (the first: {self.first_empty})"
-            )
+            shown += f", {self.empty} more without anything to train on left out (the first: {self.first_empty})"
         return shown
 
 

@@ -135,9 +135,7 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
             "devkit finetune --model FOLDER_OR_ID --data FILE --output FOLDER",
         )
     if settings.learning_rate == 0:
-        raise DevkitError(
-            "--learning-rate is 0, so the model would learn nothing", "Give a rate above 0, such as 2e-4."
-        )
+        raise DevkitError("--learning-rate is 0, so no learning happens", "Give a rate above 0, such as 2e-4.")
     if settings.steps is None and settings.epochs <= 0:
         raise DevkitError("--epochs is 0, so nothing would be trained", "Give --epochs or --steps above 0.")
     has_adapter_settings = settings.dora or settings.modules_to_save or settings.adapter_precision is not None

@@ -310,9 +310,7 @@ def merge_adapter_into(files: GenerationFiles, folder: Path, remark: Callable[[s
     base = resolved.load(precision)
     quantization = resolved.quantization()
     if quantization is not BaseQuantization.NONE:
-        remark(
-            f"The base is in {quantization.value}: the adapter was merged into its weights, dequantized to {precision.value}."
-        )
+        remark(f"The base in {quantization.value} was dequantized to {precision.value} for the merge.")
     merged = merging.merge_adapter(base, resolved.adapter, precision=precision, quantization=quantization)
     merging.write_merged_model(merged.model, base, folder)
     change, allowed = format_number(merged.max_logit_change), merging.MERGE_TOLERANCE[precision]

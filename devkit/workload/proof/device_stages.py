@@ -72,7 +72,7 @@ def read_driver_answers(driver: CudaDriver | None, *, gpu_node: bool) -> Iterato
     """Read the driver library, which must answer if there is a GPU's device node, and else may be absent or broken."""
     if driver is None:
         yield StageReading(
-            "driver_library", "absent", "loads, because this machine has a GPU" if gpu_node else "", not gpu_node
+            "driver_library", "absent", "loads, because there is a GPU" if gpu_node else "", not gpu_node
         )
         return
     yield record_value("driver_cuda", driver.cuda or "unknown")

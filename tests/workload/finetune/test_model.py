@@ -164,7 +164,7 @@ def refusal_of_loading(folder, **choices):
         ({"model_type": "vit"}, "is not a model that generates text"),
         (
             {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
-            "contains its own code, which devkit does not run",
+            "contains custom code, which devkit does not run",
         ),
     ],
     ids=["newer than transformers", "an image model", "with code of its own"],

@@ -172,7 +172,7 @@ def test_the_survey_counts_kinds_and_what_is_left_out(write):
     second = write("b.jsonl", '{"prompt": "p", "completion": "c"}')
     found = RecordReader([first, second]).summarize()
     assert (found.records, found.kinds) == (3, ((RecordKind.PROMPT, 1), (RecordKind.TEXT, 2)))
-    left_out = f"2 more left out because they have nothing to train on (the first: {first}:2 holds no text)"
+    left_out = f"2 more without anything to train on left out (the first: {first}:2 holds no text)"
     assert f"{found}" == f"1 prompt and 2 text records in 2 sources, {left_out}"
     assert f"{RecordReader([second]).summarize()}" == "1 prompt record in 1 source"
 

@@ -177,7 +177,5 @@ def _judge_plain(facts: Facts, trials: Trials) -> Iterator[Problem]:
     plain = tuple(each for each in trials.tried if each.way in (Way.IMAGE, Way.PLAIN))
     is_nvidia = isinstance(facts.engine, Engine) and facts.engine.default_runtime == "nvidia"
     if is_nvidia and any(setting.startswith("default-runtime ") for each in plain for setting in each.settings):
-        raise NotApplicable(
-            "the project starts it with a different runtime than nvidia, the default: CTK013 judges the default"
-        )
+        raise NotApplicable("a different runtime than the default, nvidia, starts it: see CTK013")
     yield from judge_trials(facts, plain)
