@@ -114,7 +114,7 @@ def find_closest_gpus(text: str, *, count: int = 3, known: Tables | None = None)
 
     wanted = _normalize(text)
     near = get_close_matches(wanted, names, n=5 * count, cutoff=0.5)
-    # Of names with as many letters in common, one that begins alike is meant: H1000 is no T1000.
+    # Of names with as many letters in common, one that begins alike is meant: H1000 means H100, not T1000.
     return tuple(names[each] for each in sorted(near, key=lambda each: each[:1] != wanted[:1])[:count])
 
 
