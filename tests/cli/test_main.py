@@ -375,7 +375,9 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["plan", "--python", "abc"], "such as 3.12.", id="a word for a Python"),
         pytest.param(["verify", "--here", "--model", __file__], "was not found", id="a file that is no model"),
         pytest.param(["finetune", "--lr", "1"], "Did you mean --learning-rate?", id="the initials of a flag"),
-        pytest.param(["estimate", "x", "--seq-len", "1"], "Did you mean --max-length?", id="the words of another program"),
+        pytest.param(
+            ["estimate", "x", "--seq-len", "1"], "Did you mean --max-length?", id="the words of another program"
+        ),
         pytest.param(["export", "k8s"], "One of kubernetes, slurm", id="a command that resembles none of a few"),
         pytest.param(["explain", "."], ". is a folder", id="a folder for a log"),
         pytest.param(["doctor", "--facts", os.devnull], "not JSON: it is empty", id="an empty file of facts"),

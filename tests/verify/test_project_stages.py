@@ -128,7 +128,11 @@ def test_packages_of_the_project_and_its_requirements_are_imported(project):
         ),
         pytest.param("exits", "exits", "raise SystemExit(3)", "exits: SystemExit: 3", id="a module that exits"),
         pytest.param(
-            "absent", "absent", None, "absent: requirements.txt:2 requires it, and it is not", id="not installed"
+            "absent",
+            "absent",
+            None,
+            "absent: requirements.txt:2 requires it, but it is not installed",
+            id="not installed",
         ),
     ],
 )
