@@ -270,6 +270,19 @@ def test_what_compose_resolves_is_read(tmp_path, monkeypatch):
     )
 
 
+def test_compose_resolves_the_files_that_the_dev_container_names(tmp_path, monkeypatch):
+    plugin(
+        tmp_path,
+        """[ "$1$2$3$4" = "-f$PWD/compose.yaml-f$PWD/.devcontainer/dev.yaml" ] && echo '{"services": {"a": {}}}'""",
+    )
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("COMPOSE_FILE", "/other.yaml")
+    (tmp_path / ".devcontainer").mkdir()
+    names = '["${localWorkspaceFolder}/compose.yaml", "dev.yaml"]'
+    (tmp_path / ".devcontainer/devcontainer.json").write_text(f'{{"dockerComposeFile": {names}}} // both\n')
+    assert read_compose_config(LocalHost(), project=str(tmp_path)) == (ResolvedService("a", "", (), 0, None, None),)
+
+
 def test_a_project_that_compose_refuses_is_told_in_its_words(tmp_path, monkeypatch):
     plugin(
         tmp_path,

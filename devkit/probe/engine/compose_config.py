@@ -1,5 +1,6 @@
 """A Compose project as Compose itself resolves it: variables, .env, overrides, extends and profiles included."""
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -8,12 +9,23 @@ from devkit.facts.engine import ResolvedService
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import run_or_explain
-from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, parse_env, parse_yaml
+from devkit.probe.documents import (
+    InvalidDocument,
+    get_int,
+    get_object,
+    get_objects,
+    get_text,
+    get_texts,
+    parse_env,
+    parse_jsonc_tree,
+    parse_yaml,
+)
 from devkit.probe.engine.client import find_compose_plugin
 from devkit.probe.engine.last_words import find_named_settings
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
+from devkit.probe.project.devcontainer import LOCAL_FOLDER, find_compose_file_nodes
 
 PODMAN_COMPOSE = "podman-compose"
 _DEADLINE_S = 3.0
@@ -38,13 +50,14 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
     folder = project.rstrip("/")
     chosen = host.env.get("COMPOSE_FILE") or parse_env(host.read(f"{folder}/.env") or "").get("COMPOSE_FILE")
     able = (each for each in (folder, f"{folder}/.devcontainer") if not {*COMPOSE_NAMES}.isdisjoint(host.list(each)))
-    folder = folder if chosen else next(able, "")
+    if not (named := tuple(_list_named_files(host, folder))):
+        folder = folder if chosen else next(able, "")
     if not folder:
         return {}, Unknown("the folder has no Compose file with a default name")
     plugin, program = find_compose_plugin(host), find_program(host, PODMAN_COMPOSE)
     if not (plugin or program) or not folder.startswith("/"):
         return {}, Unknown("the Compose plugin is not installed, so the project was not resolved")
-    argv = (plugin, "config", "--format", "json") if plugin else (program, "config")
+    argv = (plugin, *named, "config", "--format", "json") if plugin else (program, *named, "config")
     name = "docker compose config" if plugin else f"{PODMAN_COMPOSE} config"
     done, failure = run_or_explain(
         host,
@@ -61,6 +74,19 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
         own = (("this shell", name, value) for name, value in host.env.items() if name.startswith("COMPOSE_"))
         failure = replace(failure, settings=find_named_settings(" ".join(failure.words), own))
     return {}, failure
+
+
+def _list_named_files(host: Host, folder: str) -> Iterator[str]:
+    """Yield the options of Compose for the files that the first devcontainer.json of a project names."""
+    for path in (f"{folder}/.devcontainer/devcontainer.json", f"{folder}/.devcontainer.json"):
+        try:
+            root = parse_jsonc_tree(host.read(path) or "", file=path)
+        except InvalidDocument:
+            continue  # what is wrong with it, another check says
+        for node in find_compose_file_nodes(root):
+            name = node.text.replace(LOCAL_FOLDER, folder)
+            yield from ("-f", posixpath.normpath(posixpath.join(posixpath.dirname(path), name)))
+        return
 
 
 def _parse(done: ProgramResult) -> dict[str, Any]:

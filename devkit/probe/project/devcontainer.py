@@ -62,7 +62,7 @@ LIFECYCLE = (
 )
 _SHELL = re.compile(r"(?:ba|da|z)?sh|source|\.")
 _WORKSPACE = re.compile(r"^\$\{?(?:containerWorkspaceFolder|PWD)\}?/")
-_LOCAL_FOLDER = "${localWorkspaceFolder}"
+LOCAL_FOLDER = "${localWorkspaceFolder}"
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _build(root: DocumentNode, files: ProjectFiles) -> Build | None:
 
 
 def _path(node: DocumentNode, files: ProjectFiles) -> str | None:
-    return files.within(node.text.replace(_LOCAL_FOLDER, files.folder), beside=node.file)
+    return files.within(node.text.replace(LOCAL_FOLDER, files.folder), beside=node.file)
 
 
 def _host_requirements(node: DocumentNode, above: str) -> Iterator[HostRequirement]:
