@@ -395,8 +395,6 @@ class Service:
     variables: tuple[Variable, ...]
     settings: tuple[Setting, ...]
     """Plain keys: ipc, shm_size, privileged, user, pid, network, userns, security options, profiles."""
-    misplaced_devices: Setting | None
-    """A device list under deploy.resources.limits, where Compose knows none."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, ProgramFail
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong_projects
 from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu
-from tests.doctor.projects import COMPOSE, DEV, IMAGE, RESERVED, compose_dev, dev, files_of, on, service
+from tests.doctor.projects import DEV, IMAGE, RESERVED, compose_dev, dev, files_of, on, service
 from tests.doctor.running import build_full_report, find_all, find_codes, find_only
 
 
@@ -55,8 +55,6 @@ NO_COMPOSE = host(compose=Unknown("no answer"))
 SILENT = host(engine=EngineFailure(EngineEnd.NOT_RUNNING, healthy().engine.endpoint, ""))
 UNREAD = host(driver=Unknown("x"), nvml=Unknown("x"))
 RESERVATION = "services.dev.deploy.resources.reservations.devices"
-COUNT_AND_IDS = service().replace("count: all", 'count: 1\n              device_ids: ["0"]')
-NO_CAPABILITIES = service().replace("              capabilities: [gpu]\n", "")
 SECOND = service().partition("\n")[2].replace("dev:", "other:")
 OFFER = "note: devkit init --compose {} --service dev"
 
@@ -212,10 +210,6 @@ CASES = [
     ("PRJ012", composed(service(request="    devices: [/dev/fuse]\n")), "passed", "a device by its path", OLD_COMPOSE),
     ("PRJ012", BY_KEY, "skipped", "Compose did not answer", NO_COMPOSE),
     ("PRJ012", NOT_REQUESTED, "passed", "nothing is asked for", NO_COMPOSE),
-    ("PRJ012", composed(service().replace("reservations", "limits")), f"error: {COMPOSE}:8", "misplaced devices"),
-    ("PRJ013", composed(service()), "passed", "a whole reservation"),
-    ("PRJ013", composed(COUNT_AND_IDS), "error: exclude | never remove", "count and device_ids"),
-    ("PRJ013", composed(NO_CAPABILITIES), "error: no capabilities | never set", "no capabilities"),
     ("PRJ034", offered(**{"docker/compose.yml": service()}), OFFER.format("docker/compose.yml"), "in docker"),
     (
         "PRJ034",

@@ -201,7 +201,7 @@ THIRTY = [
     rank(21, "C01", "fabric-manager-stopped", "GPU004", "systemctl enable --now nvidia-fabricmanager"),
     rank(22, "J03", "host-requirements-with-desktop", "PRJ006", "--gpu-availability all"),
     rank(22, "J04", "host-requirements-with-old-compose", "PRJ007", "into the Compose file"),
-    rank(23, "J06", "compose-devices-under-limits", "PRJ012", "deploy.resources.reservations"),
+    rank(23, "J06", "compose-too-old-for-gpus-key", "PRJ012", "docker-compose"),
     rank(24, "J08", "in-container-workspace-of-another", "CON013", '"updateRemoteUserUID": true'),
     rank(24, "J08", "ubuntu-user-has-the-id", "PRJ028", "userdel --remove ubuntu"),
     rank(25, "A12", "cuda-999-after-suspend", "DRV009", "sudo modprobe -r nvidia_uvm"),

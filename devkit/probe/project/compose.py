@@ -164,7 +164,7 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
     services = []
     for tree in ComposeTree(files).resolve_services(named):
         node = tree.node
-        image, limits = node.at("image"), node.at("deploy", "resources", "limits", "devices")
+        image = node.at("image")
         mounts = [parse_mount_node(item, files) for item in node.at("volumes").items]
         services.append(
             Service(
@@ -198,7 +198,6 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
                         if "$" in file.text
                     ),
                 ),
-                misplaced_devices=Setting("devices", "", limits.file, limits.line) if limits else None,
             )
         )
     return tuple(services)

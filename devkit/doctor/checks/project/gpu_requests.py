@@ -324,11 +324,6 @@ def _require_services(facts: Facts) -> tuple[Service, ...]:
 @check("PRJ012", causes=("PRJ005",))
 def compose_supports_request_form(facts: Facts) -> Iterator[Problem]:
     services = _require_services(facts)
-    for service in services:
-        if service.misplaced_devices is not None:
-            place = service.misplaced_devices
-            evidence = (cite(place, "deploy.resources.limits.devices"),)
-            yield problem("under-limits", found_at=place, evidence=evidence, service=service.name)
     if not any(service.requests for service in services):
         return
     compose = require_some(facts.compose, "no Compose plugin is installed for a comparison")
@@ -344,18 +339,6 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Problem]:
                     needed=feature.version,
                     compose=compose.version,
                 )
-
-
-@check("PRJ013")
-def reservations_are_complete(facts: Facts) -> Iterator[Problem]:
-    for service in _require_services(facts):
-        for request in service.requests:
-            if request.count and request.device_ids:
-                ids = ", ".join(request.device_ids)
-                evidence = (cite(request, f"count {request.count}, device_ids {ids}"),)
-                yield problem("count-and-ids", found_at=request, evidence=evidence, count=request.count, ids=ids)
-            if request.form is RequestForm.RESERVATION and not request.capabilities:
-                yield problem("no-capabilities", found_at=request, evidence=(cite(request, "capabilities missing"),))
 
 
 @check("PRJ034")
