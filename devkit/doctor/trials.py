@@ -19,7 +19,7 @@ _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
 _LONGEST = 200
 _PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")
-_HELP_LINES = (" Container ", "Run 'docker", "See 'docker", "See 'podman", "time=", "Unable to find image")
+_HELP_LINES = (" Container ", " Network ", "Usage:", "Run 'docker", "See '", "time=", "Unable to find image")
 """What commands print beside an error. Source: docker/cli, cli/command/container/run.go."""
 
 

@@ -6,12 +6,12 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,14 +30,17 @@ from devkit.probe.machine.programs import find_program
 from devkit.trial.image import build_image, has_glibc
 from devkit.trial.project import (
     MAX_CONTAINERS,
+    MAX_REHEARSED,
+    build_rehearsal,
+    list_addresses,
+    list_arguments,
     list_prerequisites,
     list_run_arguments,
-    list_stand_ins,
     list_taken_ports,
 )
 
 LABEL = "devkit.trial"
-"""Of every container and image of a trial, so that the next one finds what a killed one left."""
+"""Of every container, network and image of a trial, so that the next one finds what a killed one left."""
 PREFIX = "devkit-trial"
 _GPU_KIND = "nvidia.com/gpu"
 SHORTEST_S = 1.0
@@ -73,6 +76,10 @@ _OVERRULED = {
 }
 """Settings of daemon.json that reach every container, and what overrules each. Source: dockerd and `docker run` references."""
 _LISTED = '{{.Names}}\t{{.Ports}}\t{{.Label "com.docker.compose.project.working_dir"}}'
+_SUBNETS = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
+_OWN = '{{.Label "com.docker.compose.project.working_dir"}}\t{{.Label "com.docker.compose.project"}}'
+_OURS = frozenset({"image", "labels", "entrypoint", "pull_policy", "healthcheck", "depends_on"})
+"""Of a stand-in, what the project has not said."""
 _REQUEST = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 """What an image for GPUs asks of the runtime nvidia."""
 SCRIPT = """
@@ -152,18 +159,21 @@ def try_containers(
         config,
         arguments[:MAX_CONTAINERS],
         tuple(list_prerequisites(config, facts)),
+        tuple(list_arguments(facts, host.env, project)),
     )
+    left_out: tuple[str, ...] = ()
+    if get_object(config, "services") and clients[0].compose:
+        rehearsal, left_out = _rehearse(run, clients[0])
+        run = replace(run, rehearsal=rehearsal)
+    elif isinstance(facts.project, Project) and (isinstance(facts.compose_config, Unknown) or not clients[0].compose):
+        left_out = tuple(each.name for each in facts.project.services)
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
         # The engine of the docker command, which is the first, is the project's.
         each = tuple(pool.map(partial(_try_client, run, pool), clients, range(len(clients))))
-    services = tuple(list_stand_ins(config, "", label="", command=()))
-    if isinstance(facts.compose_config, Unknown) and isinstance(facts.project, Project):
-        services = tuple(each.name for each in facts.project.services)
-    untried = services[MAX_CONTAINERS if config and clients[0].compose else 0 :]
     return Trials(
         tuple(trial for tried, _ in each for trial in tried),
         tuple(name for _, left in each for name in left),
-        (*untried, *(f"docker run {' '.join(words)}" for words in arguments[MAX_CONTAINERS:])),
+        (*left_out, *(f"docker run {' '.join(words)}" for words in arguments[MAX_CONTAINERS:])),
     )
 
 
@@ -181,6 +191,10 @@ class _Run:
     """Of the project's dev containers."""
     prerequisites: tuple[tuple[str, str], ...]
     """Kinds and names of what has to exist before the project starts."""
+    arguments: tuple[tuple[str, ...], ...]
+    """All that its dev containers say to `docker run`."""
+    rehearsal: Mapping[str, Any] = field(default_factory=dict)
+    """It as a whole, of stand-ins; empty where Docker's Compose does not start it."""
 
     def ask(self, *words: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
         """Run a client within a share of the time that is left."""
@@ -274,6 +288,8 @@ def _try_client(
         if made.code != 0:
             return (_make_trial(client, Way.IMAGE, made, 0),), ()
         is_glibc = has_glibc(run.image)
+        # A network that a killed trial left would overlap with this one's.
+        stale.result()
         starts: list[Callable[[], Trial]]
         starts = [partial(_start, run, client, way, image, is_glibc=is_glibc) for way in client.ways]
         starts += (*_list_project_trials(run, client, image), *_list_lookups(run, client)) if place == 0 else ()
@@ -312,15 +328,29 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
     def name(number: int) -> tuple[str, str]:
         return "--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}"
 
-    def run_service(number: int, service: str, asked: dict[str, Any]) -> Trial:
-        # podman-compose would leave a pod behind.
-        content = {"services": {service: {**asked, "pull_policy": "never"}}, "x-podman": {"in_pod": False}}
+    def compose(content: Mapping[str, Any], *words: str, arguments: tuple[str, ...]) -> Trial:
+        project = f"{PREFIX}-{run.owner}"
         with _hold_in_memory(json.dumps(content).encode()) as path:
-            options = ("--project-name", f"{PREFIX}-{run.owner}", "--file", path)
-            done = run.ask(*client.compose, *options, "run", "--rm", "--no-deps", *name(number), service)
-        named = find_named_settings(done.err, (("the project", *each) for each in flatten(asked, service)))
-        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "run", service))
-        return replace(trial, settings=named if done.code else ())
+            done = run.ask(*client.compose, "--project-name", project, "--file", path, *words)
+        # In the names that the user's own containers and networks would have.
+        done = replace(done, err=re.sub(rf"{project}[-_]", "", done.err))
+        services = content["services"].items()
+        asked = ((name, {key: each[key] for key in each.keys() - _OURS}) for name, each in services)
+        settings = (("the project", *each) for name, kept in asked for each in flatten(kept, name))
+        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", *arguments))
+        return replace(trial, settings=find_named_settings(done.err, settings) if done.code else ())
+
+    def run_service(number: int, service: str, asked: dict[str, Any]) -> Trial:
+        network = "host" if asked.get("network_mode") == "host" else "none"
+        alone = {"entrypoint": ["/bin/sh", *command], "network_mode": network, "depends_on": {}}
+        # podman-compose would leave a pod behind.
+        content = {"services": {service: asked | alone}, "x-podman": {"in_pod": False}}
+        return compose(content, "run", "--rm", "--no-deps", *name(number), service, arguments=("run", service))
+
+    def parse(arguments: tuple[str, ...]) -> Trial:
+        # An engine that is not there starts nothing, whatever they say.
+        done = run.ask(client.command[0], "--host", "unix:///dev/null", "run", "--help", *arguments)
+        return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
 
     def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
         network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
@@ -330,9 +360,13 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
 
     for number, arguments in enumerate(run.run_arguments):
         yield partial(run_container, number, arguments)
-    if client.compose:
-        stand_ins = list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command))
-        for number, each in enumerate(islice(stand_ins.items(), MAX_CONTAINERS), len(run.run_arguments)):
+    if client.name == "docker":
+        yield from (partial(parse, arguments) for arguments in run.arguments)
+        if run.rehearsal:
+            yield partial(compose, run.rehearsal, "up", "--detach", "--no-build", arguments=("up",))
+    else:
+        services = get_object(run.rehearsal, "services")
+        for number, each in enumerate(services.items(), len(run.run_arguments)):
             yield partial(run_service, number, *each)
 
 
@@ -367,12 +401,50 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
         fault = "" if is_ours else f"another program already listens on port {port}"
         return tell(done, fault, "run", "--publish", port)
 
+    def find_address(network: str, address: str) -> Trial:
+        done = run.ask(*client.command, "network", "inspect", "--format", _SUBNETS, network)
+        # What is not there, another lookup says.
+        is_fine = done.code or _holds(done.out, address)
+        fault = "" if is_fine else f"the network {network}, {done.out.strip()}, does not have the address {address}"
+        return tell(ProgramResult(0, "", ""), fault, "run", "--network", network, "--ip", address)
+
+    yield from (partial(find_address, *each) for each in list_addresses(run.config))
     if client.name == "docker":
         yield from (partial(find_listener, port) for port in list_taken_ports(run.host, run.config))
         services = get_object(run.config, "services").values()
         yield from (partial(find_owner, name) for each in services if (name := get_text(each, "container_name")))
     for kind, required in run.prerequisites:
         yield partial(inspect, kind, required)
+
+
+def _holds(ranges: str, address: str) -> bool:
+    try:
+        return any(ip_address(address) in ip_network(each) for each in ranges.split())
+    except ValueError:
+        return False
+
+
+def _rehearse(run: _Run, client: _Client) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Build the project of stand-ins beside what the engine already has of it, and say what is left out."""
+    networks, image, label = get_object(run.config, "networks"), f"{PREFIX}:{run.owner}", f"{LABEL}={run.owner}"
+    if client.name == "podman":
+        # Each of its services is started alone.
+        return build_rehearsal(run.config, image, label=label, present=networks, has_health_check=lambda _image: True)
+    # The dev container CLI gives the project another name than Compose; the folder is the same.
+    rows = [row.partition("\t") for row in run.ask(*client.command, "ps", "--all", "--format", _OWN).out.splitlines()]
+    started = {name for folder, _, name in rows if f"{folder}/".startswith(f"{run.project}/")}
+    there = run.ask(*client.command, "network", "ls", "--format", "{{.Name}}").out.split()
+    present = {
+        key
+        for key in networks
+        if not {get_text(get_object(networks, key), "name"), *(f"{each}_{key}" for each in started)}.isdisjoint(there)
+    }
+
+    def has_health_check(image: str) -> bool | None:
+        done = run.ask(*client.command, "image", "inspect", "--format", "{{json .Config.Healthcheck}}", image)
+        return None if done.code else done.out.strip() != "null"
+
+    return build_rehearsal(run.config, image, label=label, present=present, has_health_check=has_health_check)
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -452,21 +524,28 @@ def _is_abandoned(name: str) -> bool:
     return time.time() - int(started_at) > _ABANDONED_S or (is_here and not Path("/proc", number).exists())
 
 
-def _list_names(ask: Callable[..., ProgramResult], client: _Client) -> tuple[list[str], list[str]] | None:
-    """List containers and images of trials; None where the engine does not say."""
-    only = ("--filter", f"label={LABEL}")
-    containers = ask(*client.command, "ps", "--all", *only, "--format", "{{.Names}}")
-    images = ask(*client.command, "image", "ls", *only, "--format", "{{.Repository}}:{{.Tag}}")
-    if containers.code or images.code:
-        return None
-    return containers.out.split(), images.out.split()
+_KINDS = (
+    (("ps", "--all"), "{{.Names}}", ("rm", "--force", "--volumes")),
+    (("network", "ls"), "{{.Name}}", ("network", "rm")),
+    (("image", "ls"), "{{.Repository}}:{{.Tag}}", ("image", "rm", "--force")),
+)
+"""How each kind of what a trial makes is listed and removed, in the order of removal."""
+
+
+def _list_names(ask: Callable[..., ProgramResult], client: _Client) -> list[list[str]]:
+    """List containers, networks and images of trials. Raises OSError where the engine does not say."""
+    only = ("--filter", f"label={LABEL}", "--format")
+    listed = [ask(*client.command, *words, *only, shown) for words, shown, _ in _KINDS]
+    if any(each.code for each in listed):
+        raise OSError("the engine does not list what it has")
+    return [each.out.split() for each in listed]
 
 
 def _remove_stale(run: _Run, client: _Client) -> None:
     """Remove what trials left that were killed."""
-    listed = _list_names(run.ask, client)
-    containers, images = ([name for name in names if _is_abandoned(name)] for names in listed or ([], []))
-    _delete(run.ask, client, containers, images)
+    with suppress(OSError):
+        listed = _list_names(run.ask, client)
+        _delete(run.ask, client, [[name for name in names if _is_abandoned(name)] for names in listed])
 
 
 def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
@@ -479,28 +558,28 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
     def ask(*words: str) -> ProgramResult:
         return run.host.run(words, deadline_s=_CLIENT_S)
 
-    own = (f"{Way.PROJECT}-{number}" for number in range(2 * MAX_CONTAINERS))
+    own = (f"{Way.PROJECT}-{number}" for number in range(MAX_CONTAINERS + MAX_REHEARSED))
     names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
+    is_alone = not run.rehearsal
     while True:
-        removed = ask(*client.command, "image", "rm", image)
-        if removed.code in (0, NOT_FOUND):
+        # An image that goes had no container.
+        if is_alone and ask(*client.command, "image", "rm", image).code in (0, NOT_FOUND):
             return ()
-        listed = _list_names(ask, client)
-        left = [[name for name in group if run.owner in name] for group in listed or (names, [image])]
+        try:
+            left = [[name for name in group if run.owner in name] for group in _list_names(ask, client)]
+        except OSError:
+            left = [names, [], [image]]
         if not any(left):
             return ()
         if time.monotonic() > ends_at:
             return tuple(f"{client.name} {name}" for group in left for name in group)
-        _delete(ask, client, *left)
+        is_alone = _delete(ask, client, left[:2])
 
 
-def _delete(
-    ask: Callable[..., ProgramResult], client: _Client, containers: Sequence[str], images: Sequence[str]
-) -> None:
-    if containers:
-        ask(*client.command, "rm", "--force", "--volumes", *containers)
-    if images:
-        ask(*client.command, "image", "rm", "--force", *images)
+def _delete(ask: Callable[..., ProgramResult], client: _Client, groups: Iterable[Sequence[str]]) -> bool:
+    """Remove the names of each kind. Returns whether all of them are gone."""
+    named = [(remove, names) for (*_, remove), names in zip(_KINDS, groups, strict=False) if names]
+    return all(ask(*client.command, *remove, *names).code == 0 for remove, names in named)
 
 
 @contextmanager

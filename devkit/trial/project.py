@@ -2,13 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from devkit.facts.model import DevContainer, Facts, Project
-from devkit.probe.documents import get_object, get_objects, get_text
+from devkit.probe.documents import get_object, get_objects, get_text, get_texts
 from devkit.probe.host import Host
 
+MAX_REHEARSED = 8
+"""Services of a project that start together. Those that ask for a GPU come first."""
 MAX_CONTAINERS = 4
 """Of each kind; more would take longer than a doctor may. Those that ask for a GPU come first."""
 _KEPT = re.compile(
@@ -33,28 +35,90 @@ _KEPT_FLAGS = re.compile(
 )
 _LISTENING = "0A"
 """The state of a socket. Source: Linux, include/net/tcp_states.h."""
+_HEALTHY, _COMPLETED = "service_healthy", "service_completed_successfully"
+_END, _WAIT = ":", "read line"
+_RANGES = ("subnet", "ip_range", "gateway", "aux_addresses")
+_NO_ADDRESS = "com.docker.network.bridge.inhibit_ipv4"
+"""The bridge gets no address, so that no route of this machine changes, whatever range a stranger wrote."""
 _FILES = ("secrets", "configs")
 _PROJECT_FILE = re.compile(
     r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?:\$\{localWorkspaceFolder\}/)?(?!unconfined|builtin)([\w.][\w./-]*)"
 )
 """A file of the project that the client reads: whether it is there is seen by a mount of it."""
-_VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)\}")
+_VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
 _GPU = re.compile(r"nvidia|gpu")
 
 
-def list_stand_ins(
-    config: Mapping[str, Any], image: str, *, label: str, command: tuple[str, ...]
-) -> dict[str, dict[str, Any]]:
-    """List the services that ask something of the machine, with only that of what Compose resolved, and another command.
+def build_rehearsal(
+    config: Mapping[str, Any],
+    image: str,
+    *,
+    label: str,
+    present: Collection[str],
+    has_health_check: Callable[[str], bool | None],
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Build the project of stand-ins, so that Compose and the engine check how its parts fit, and list what is not in it.
 
-    Bind mounts are read-only, and one whose source Docker would create is left out.
+    A service keeps what it asks of the machine; its bind mounts are read-only, without those whose source Docker would
+    create. Networks that the engine has (`present`) are left alone; the others have no address on this machine and no way
+    out. `has_health_check` answers for an image by its name, with None where it is not here.
     """
     name, _, value = label.partition("=")
-    ours = {"image": image, "entrypoint": command, "read_only": True, "labels": {name: value}}
-    services = get_object(config, "services")
-    asked = {name: kept for name in services if (kept := _keep(get_object(services, name), config))}
-    names = sorted(asked, key=lambda name: not _GPU.search(json.dumps(asked[name])))
-    return {name: {"network_mode": "none", **asked[name], **ours} for name in names}
+    ours = {"image": image, "pull_policy": "never", "read_only": True, "stdin_open": True, "labels": {name: value}}
+    every, found = get_object(config, "services"), get_object(config, "networks")
+    names = sorted(every, key=lambda each: not _GPU.search(json.dumps(_keep(get_object(every, each), config))))
+    chosen = {each: get_object(every, each) for each in names[:MAX_REHEARSED]}
+    own = {key for each in chosen.values() for key in get_object(each, "networks") if key not in present}
+    own = {key for key in own if not get_object(found, key).get("external")}
+    networks = {key: made for key in own if (made := _isolate(get_object(found, key), {name: value}))}
+    untried = [*names[MAX_REHEARSED:], *(f"network {key}" for key in sorted(own - networks.keys()))]
+    links = [each for service in chosen.values() for each in get_object(service, "depends_on").items()]
+    ending, watched = (
+        {key for key, each in links if get_text(each, "condition") == condition} for condition in (_COMPLETED, _HEALTHY)
+    )
+    services = {}
+    for key, service in chosen.items():
+        command = ["/bin/sh", "-c", _WAIT if key not in ending else _END]
+        needed = {
+            other: each
+            for other, each in get_object(service, "depends_on").items()
+            if other in chosen and other not in ending & watched
+        }
+        stand_in = {**_keep(service, config), **ours, "entrypoint": command, "depends_on": needed}
+        joined = {
+            each: {name: value for name, value in (options or {}).items() if name == "ipv4_address"}
+            for each, options in get_object(service, "networks").items()
+            if each in networks
+        }
+        mode = get_text(service, "network_mode")
+        if joined:
+            stand_in["networks"] = joined
+        else:
+            stand_in.setdefault("network_mode", mode if mode.removeprefix("service:") in chosen else "none")
+        is_checked = key in watched and _is_checked(service, f"{get_text(config, 'name')}-{key}", has_health_check)
+        if is_checked is not False:
+            stand_in["healthcheck"] = {"test": ["CMD", "/bin/sh", "-c", ":"], "interval": "100ms"}
+        untried += [f"the health of {key}"] if is_checked is None else []
+        services[key] = stand_in
+    return {"services": services, "networks": networks}, tuple(untried)
+
+
+def _is_checked(service: Mapping[str, Any], built: str, has_health_check: Callable[[str], bool | None]) -> bool | None:
+    """Say if Docker watches a service's health, by its file or else its image; None where nobody knows."""
+    said = get_object(service, "healthcheck")
+    if said.get("disable") or get_texts(said, "test")[:1] == ("NONE",):
+        return False
+    return True if said.get("test") else has_health_check(get_text(service, "image") or built)
+
+
+def _isolate(network: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any] | None:
+    """Copy a network without an effect on this machine's own; None for IPv6 and other drivers, which may have one."""
+    ipam = get_object(network, "ipam")
+    ranges = [{key: each[key] for key in _RANGES if key in each} for each in get_objects(ipam, "config")]
+    has_ipv6 = any(":" in get_text(each, "subnet") for each in ranges)
+    if has_ipv6 or not {get_text(network, "driver"), get_text(ipam, "driver")} <= {"", "bridge", "default"}:
+        return None
+    return {"internal": True, "driver_opts": {_NO_ADDRESS: "true"}, "ipam": {"config": ranges}, "labels": {**labels}}
 
 
 def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,6 +175,16 @@ def list_prerequisites(config: Mapping[str, Any], facts: Facts) -> Iterator[tupl
                 yield kind, name
 
 
+def list_addresses(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each network that exists before the project, with the fixed address that a service wants in it."""
+    networks = get_object(config, "networks")
+    for service in get_object(config, "services").values():
+        for key, joined in get_object(service, "networks").items():
+            network, address = get_object(networks, key), get_text(joined or {}, "ipv4_address")
+            if network.get("external") and address:
+                yield get_text(network, "name"), address
+
+
 def list_taken_ports(host: Host, config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the TCP ports that the project publishes on every address of this machine, and on which something listens."""
     files = (host.read(path) or "" for path in ("/proc/net/tcp", "/proc/net/tcp6"))
@@ -127,27 +201,43 @@ def _bind(source: str, target: str) -> dict[str, Any]:
     return {"type": "bind", "source": source, "target": target, "read_only": True, "bind": {"create_host_path": False}}
 
 
+def list_arguments(facts: Facts, variables: Mapping[str, str], folder: str) -> Iterator[tuple[str, ...]]:
+    """Yield all that each dev container says to `docker run`, where this machine knows the variables in it."""
+    for each in _list_dev_containers(facts):
+        texts = (item.text.replace("${localWorkspaceFolder}", folder) for item in each.run_args)
+        words = tuple(_fill(text, variables) for text in texts)
+        # `--help=false` would undo the word by which the client only parses them.
+        if words and not any("${" in word or word.startswith("--help") for word in words):
+            yield words
+
+
 def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str = "") -> Iterator[tuple[str, ...]]:
     """Yield the arguments of `docker run` that each dev container has for this machine; none for a Compose service.
 
     `variables` are those of the environment, which a mount may name; `folder` is the project's, where its files are.
     """
     for each in _list_dev_containers(facts):
-        texts, words = [item.text for item in each.run_args], list[str]()
+        texts, words = [_fill(item.text, variables) for item in each.run_args], list[str]()
         for place, text in enumerate(texts):
             takes_next = "=" not in text and " " not in text and text != "--init"
             given = texts[place : place + 1 + takes_next]
             if found := _PROJECT_FILE.fullmatch(" ".join(given)):
                 words += _mount(f"{folder}/{found[1]}", f"/run/devkit/{place}")
-            is_program = text.startswith("--runtime") and "/" in " ".join(given)
-            if _HOST_FLAGS.fullmatch(" ".join(given)) or (_KEPT_FLAGS.match(text) and not is_program):
+            is_left = "${" in " ".join(given) or (text.startswith("--runtime") and "/" in " ".join(given))
+            if _HOST_FLAGS.fullmatch(" ".join(given)) or (_KEPT_FLAGS.match(text) and not is_left):
                 words += given
         for mount in each.mounts:
-            source = _VARIABLE.sub(lambda found: variables.get(found[1], ""), mount.source)
+            source = _fill(mount.source, variables)
             if mount.kind == "bind" and mount.exists is False and source.startswith("/"):
                 words += _mount(source, mount.target)
+        if folder and facts.container is None and all(key.name != "workspaceMount" for key in each.keys):
+            words += _mount(folder, "/run/devkit/workspace")
         if words:
             yield tuple(words)
+
+
+def _fill(text: str, variables: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda found: variables.get(found[1], found[2] or ""), text)
 
 
 def _list_dev_containers(facts: Facts) -> tuple[DevContainer, ...]:

@@ -12,6 +12,7 @@ from devkit.doctor.model import Finding, Found, Passed
 from devkit.facts.model import Engine as EngineFacts
 from devkit.facts.model import Facts
 from devkit.probe.engine.cdi import read_cdi
+from devkit.probe.engine.compose_config import read_compose_config
 from devkit.probe.engine.daemon import read_engine
 from devkit.probe.engine.daemon_files import validate_daemon_file
 from devkit.probe.host import LocalHost
@@ -134,6 +135,41 @@ def test_the_engines_own_reason_reaches_the_report(broken):
     findings = find_all("CTK013", changed(facts, {"trials": trials}))
     assert any("the GPU is on holiday" in finding.message for finding in findings)
     assert "--help" not in " ".join(reading for finding in findings for reading in finding.evidence)
+
+
+WAITS = "services: {a: {image: x, depends_on: {b: {condition: service_healthy}}}, b: {image: devkit-test-base, %s}}"
+IN_NETWORK = (
+    "services: {a: {image: x, networks: {n: {ipv4_address: %s}}}}\nnetworks: {n: {ipam: {config: [{subnet: %s}]}}}"
+)
+
+
+@ONLY_CDI
+@pytest.mark.parametrize(
+    ("compose", "refusal"),
+    [
+        pytest.param(IN_NETWORK % ("10.9.0.7", "10.9.0.0/24"), "", id="an address of its network"),
+        pytest.param(IN_NETWORK % ("10.8.0.7", "10.9.0.0/24"), "10.8.0.7", id="an address outside of its network"),
+        pytest.param(IN_NETWORK % ("10.9.1.7", "10.9.1.0/24"), "overlaps", id="a range that another network has"),
+        pytest.param(WAITS % "healthcheck: {test: [CMD, x]}", "", id="a service with a health check"),
+        pytest.param(WAITS % "init: true", "no healthcheck", id="a service without a health check"),
+    ],
+)
+def test_compose_and_the_engine_say_what_they_refuse_of_a_project(broken, tmp_path, compose, refusal):
+    (tmp_path / "compose.yaml").write_text(compose.replace("devkit-test-base", BASE))
+    broken.clear()
+    broken.docker("network", "create", "--subnet=10.9.1.0/25", "devkit-test-taken")
+    before = list_made(broken)
+    facts = changed(read_facts(), {"compose_config": read_compose_config(LocalHost(), project=str(tmp_path))})
+    found = try_containers(LocalHost(), facts, deadline_s=60, project=str(tmp_path))
+    (own,) = (each for each in found.tried if each.arguments == ("compose", "up"))
+    assert (bool(own.code), refusal in own.err) == (bool(refusal), True)
+    assert list_made(broken) == before
+
+
+def list_made(engine: Engine) -> list[str]:
+    """List containers, networks, images and the machine's routes."""
+    kinds = (("ps", "--all"), ("network", "ls"), ("image", "ls"))
+    return [run(["ip", "route"]).stdout, *(engine.docker(*words, "--quiet") for words in kinds)]
 
 
 @ONLY_CDI

@@ -26,8 +26,9 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
         has_other_way = trial.way is not Way.PROJECT and any(each.engine == trial.engine for each in works)
         is_minor = trial.engine != tried[0].engine or has_other_way
         needed, reason = name_program(trial.err), find_reason(trial)
-        # What is known of an error is of the engine's own settings: a project's may have asked for something else.
-        match = None if needed["fault"] or trial.way is Way.PROJECT else explain(trial)
+        # What is known of an error is of the engine's own settings: the arguments of a project may ask for something else.
+        is_asked = trial.way is Way.PROJECT and trial.arguments[0] != "compose"
+        match = None if needed["fault"] or is_asked else explain(trial)
         if trial.works_without or trial.settings:
             way, settings = describe_way(trial), trial.settings
             reason = reason or "it does not end"
