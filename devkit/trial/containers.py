@@ -76,7 +76,6 @@ _OVERRULED = {
 }
 """Settings of daemon.json that reach every container, and what overrules each. Source: dockerd and `docker run` references."""
 _LISTED = '{{.Names}}\t{{.Ports}}\t{{.Label "com.docker.compose.project.working_dir"}}'
-_SUBNETS = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
 _OWN = '{{.Label "com.docker.compose.project.working_dir"}}\t{{.Label "com.docker.compose.project"}}'
 _OURS = frozenset({"image", "labels", "entrypoint", "pull_policy", "healthcheck", "depends_on"})
 """Of a stand-in, what the project has not said."""
@@ -338,7 +337,12 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         asked = ((name, {key: each[key] for key in each.keys() - _OURS}) for name, each in services)
         settings = (("the project", *each) for name, kept in asked for each in flatten(kept, name))
         trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", *arguments))
-        return replace(trial, settings=find_named_settings(done.err, settings) if done.code else ())
+        # Another doctor may rehearse the same project just now, and have its ranges.
+        others: list[str] = []
+        with suppress(OSError):
+            others = [name for name in _list_names(run.ask, client)[1] if run.owner not in name] if done.code else []
+        named = find_named_settings(done.err, settings) if done.code and not others else ()
+        return replace(trial, settings=named, is_timed_out=trial.is_timed_out or others != [])
 
     def run_service(number: int, service: str, asked: dict[str, Any]) -> Trial:
         network = "host" if asked.get("network_mode") == "host" else "none"
@@ -402,9 +406,12 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
         return tell(done, fault, "run", "--publish", port)
 
     def find_address(network: str, address: str) -> Trial:
-        done = run.ask(*client.command, "network", "inspect", "--format", _SUBNETS, network)
+        ranges = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
+        done = run.ask(*client.command, "network", "inspect", "--format", ranges, network)
         # What is not there, another lookup says.
-        is_fine = done.code or _holds(done.out, address)
+        is_fine = done.code != 0
+        with suppress(ValueError):
+            is_fine |= any(ip_address(address) in ip_network(each) for each in done.out.split())
         fault = "" if is_fine else f"the network {network}, {done.out.strip()}, does not have the address {address}"
         return tell(ProgramResult(0, "", ""), fault, "run", "--network", network, "--ip", address)
 
@@ -415,13 +422,6 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
         yield from (partial(find_owner, name) for each in services if (name := get_text(each, "container_name")))
     for kind, required in run.prerequisites:
         yield partial(inspect, kind, required)
-
-
-def _holds(ranges: str, address: str) -> bool:
-    try:
-        return any(ip_address(address) in ip_network(each) for each in ranges.split())
-    except ValueError:
-        return False
 
 
 def _rehearse(run: _Run, client: _Client) -> tuple[dict[str, Any], tuple[str, ...]]:

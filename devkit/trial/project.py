@@ -36,7 +36,6 @@ _KEPT_FLAGS = re.compile(
 _LISTENING = "0A"
 """The state of a socket. Source: Linux, include/net/tcp_states.h."""
 _HEALTHY, _COMPLETED = "service_healthy", "service_completed_successfully"
-_END, _WAIT = ":", "read line"
 _RANGES = ("subnet", "ip_range", "gateway", "aux_addresses")
 _NO_ADDRESS = "com.docker.network.bridge.inhibit_ipv4"
 """The bridge gets no address, so that no route of this machine changes, whatever range a stranger wrote."""
@@ -78,7 +77,7 @@ def build_rehearsal(
     )
     services = {}
     for key, service in chosen.items():
-        command = ["/bin/sh", "-c", _WAIT if key not in ending else _END]
+        command = ["/bin/sh", "-c", ":" if key in ending else "read line"]
         needed = {
             other: each
             for other, each in get_object(service, "depends_on").items()

@@ -189,6 +189,14 @@ def test_networks_of_a_project_are_removed_where_no_container_was_made(engine, t
     assert any(f" network rm {PREFIX}-{owner}_default" in each for each in engine.calls())
 
 
+def test_a_refusal_beside_another_rehearsal_may_be_of_its_networks(engine, tmp_path):
+    write_project(tmp_path, {"services": {"a": {}}})
+    engine("exit 1", networks=f"{PREFIX}-1-2-{int(time.time())}_default")
+    facts = changed(without_gpu(), {"compose_config": ()})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    assert [each.is_timed_out for each in found if each.way is Way.PROJECT] == [True]
+
+
 @pytest.mark.full
 @pytest.mark.clock
 def test_what_cannot_be_removed_is_named(engine, monkeypatch):
@@ -445,12 +453,6 @@ def test_what_a_dev_container_says_is_parsed_by_the_client_without_an_engine(eng
     assert "--host unix:///dev/null run --help --v" in call
 
 
-def test_a_variable_of_the_shell_has_its_default_in_what_is_tried(tmp_path):
-    keys = {"image": "x", "runArgs": ["--cpus=${localEnv:NO_SUCH:2}", "--memory=${containerEnv:X}"]}
-    facts = changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev=json.dumps(keys)))})
-    assert [*list_run_arguments(facts, {})] == [("--cpus=2",)]
-
-
 @pytest.mark.parametrize("argument", ["--help=false", "--cpus=${containerEnv:X}"])
 def test_words_that_would_start_something_or_that_nobody_knows_are_not_parsed(engine, tmp_path, argument):
     keys = {"image": "x", "runArgs": ["--name", "me", argument]}
@@ -521,15 +523,11 @@ def test_what_a_stranger_could_run_read_or_change_by_a_trial_is_left_out(tmp_pat
     assert found["volumes"] == [
         {"type": "bind", "source": "/home", "target": "/h", "read_only": True, "bind": {"create_host_path": False}}
     ]
-    arguments = [
-        "--runtime",
-        "/work/shim",
-        "--runtime=./shim",
-        "--log-driver=syslog",
-        "--security-opt",
-        "seccomp=/dev/zero",
-    ]
-    keys = {"image": "x", "runArgs": [*arguments, "--privileged", "-v", "/:/h", "--cpus=2"]}
+    arguments = (
+        "--runtime /work/shim --runtime=./shim --log-driver=syslog --security-opt seccomp=/dev/zero --privileged"
+    )
+    others = ["-v", "/:/h", "--cpus=${localEnv:NO_SUCH:2}", "--memory=${containerEnv:X}"]
+    keys = {"image": "x", "runArgs": [*arguments.split(), *others]}
     project = read(tmp_path / "p", files_of(dev=json.dumps(keys)))
     assert [*list_run_arguments(changed(without_gpu(), {"project": project}), {})] == [("--cpus=2",)]
 
