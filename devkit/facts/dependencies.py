@@ -104,11 +104,12 @@ class LocalPackage:
 
 @dataclass(frozen=True)
 class CondaPackage:
-    """A package that only conda has, as micromamba reads it: `hmmer`, `openmm>=8`, `bioconda::hhsuite`."""
+    """A package that only conda has, as micromamba reads it: `hmmer`, `openmm>=8`, `bioconda::hhsuite`; `name` is the index's."""
 
     spec: str
     path: str
     line: int
+    name: str = ""
 
     @property
     def origin(self) -> str:
@@ -445,6 +446,8 @@ class Resolved:
     """The SHA-256 of the wheels that fit, or of the source distribution, of each package whose index gives them."""
     builds: tuple[SourceBuild, ...] = ()
     """How the packages of `from_source` are built, as far as their source distributions could be read."""
+    absent: tuple[str, ...] = ()
+    """Packages that were left out, because the index has them for other systems alone."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,10 @@ UNBUILT = re.compile(
     r"Failed to (?:download and )?build `(?P<name>[\w.-]+)(?:==(?P<version>[^`\s]+)| @ (?P<url>[^`]+))`"
 )
 """What uv says of a source distribution that it cannot build."""
+_ELSEWHERE = re.compile(
+    r"^hint: Wheels are available for `([\w.-]+)` .*platforms?: (?:`(?:win|mac)\w+`(?:, )?)+$", re.MULTILINE
+)
+"""What uv says of a package whose files are all for Windows or macOS."""
 _CAUSE = re.compile(r"^\s*cause: ", re.MULTILINE)
 _NO_SOLUTION = "No solution found"
 _UNDEFINED_INDEX = "references an undeclared index"
@@ -185,15 +190,20 @@ class UvResolver:
                     self._known.update(_list_unbuilt(uv))
                     self._ends_at = time.monotonic() + self._deadline_s
             command = [uv, *self._write_inputs(folder, wanted)]
+            absent: set[str] = set()
             for _ in range(MAX_SOURCE_DISTRIBUTIONS):
                 # Others that are resolved at the same time add to what is known.
                 given = self._known.copy()
-                self._write_metadata(folder, given, unread)
+                self._write_metadata(folder, given, (*unread, *absent))
                 left_s = self._ends_at - time.monotonic()
                 is_over = left_s <= 0 or self._stop.is_set()
                 done = ProgramResult(TIMED_OUT, "", "") if is_over else _run(command, folder, left_s, self._stop)
                 if done.code == 0:
-                    return self._parse_lock((folder / "pylock.toml").read_text(encoding="utf-8"), unread)
+                    found = self._parse_lock((folder / "pylock.toml").read_text(encoding="utf-8"), unread)
+                    return replace(found, absent=tuple(sorted(absent)))
+                if elsewhere := {*map(canonicalize_name, _ELSEWHERE.findall(done.err))} - absent:
+                    absent |= elsewhere
+                    continue
                 unbuilt = UNBUILT.search(done.err)
                 if done.code == TIMED_OUT or unbuilt is None or not self._read_metadata(uv, unbuilt, given, unread):
                     return self._explain(done)

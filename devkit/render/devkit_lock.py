@@ -101,6 +101,7 @@ def _serialize_plan(plan: Plan) -> dict[str, object]:
             "from_source": list(found.from_source),
             "not_checked": list(found.unread),
             **({"builds": builds} if builds else {}),
+            **({"absent": list(found.absent)} if found.absent else {}),
         }
     return document
 
@@ -211,6 +212,7 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
                 tuple(found["from_source"]),
                 tuple(found["not_checked"]),
                 builds=tuple(_parse_build(name, each) for name, each in found.get("builds", {}).items()),
+                absent=tuple(map(str, found.get("absent", ()))),
             )
             if found
             else None,

@@ -60,6 +60,9 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
         if (each := _plan_requirement(rows[name], needs.get(name), builds.get(name), plan, problem))
     ]
     found += [_plan_local_build(build, rows.get(build.name), plan) for build in _list_builds(dependencies)]
+    absent = plan.resolution.absent if isinstance(plan.resolution, Resolved) else ()
+    says = "the package index has no file of it for Linux"
+    found += [CompiledPackage(name, CompileMode.LEFT_OUT, says, "uv") for name in absent]
     compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) and each.uses_torch for each in found)
     own_build = dependencies.cuda_build if plan.torch else ""
     is_wanted = NVCC in problem.request.features or bool(own_build)

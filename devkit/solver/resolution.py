@@ -149,7 +149,7 @@ def _plan(
     if not search.has_packages:
         return plan
     if search.dependencies.is_locked:
-        return search.finish(plan, search.read_lock(resolve))
+        return search.finish(plan, search.read_lock(resolve, recorded))
     found: Plan | Conflict | Unknown = (
         resolve if isinstance(resolve, Unknown) else search.run(resolve, wants_nearest=wants_nearest)
     )
@@ -241,7 +241,7 @@ class _Search:
                 break
         return refusal or Unknown("no Python to resolve for")
 
-    def read_lock(self, resolve: Resolve | Unknown) -> Resolved:
+    def read_lock(self, resolve: Resolve | Unknown, recorded: Plan | None) -> Resolved:
         """Return the versions that the project's own lock holds for the plan's Python and machines, with their wheels."""
         plan = self._plan
         limits = list_project_constraints(self.dependencies, machines=plan.architectures, python=plan.python)
@@ -251,14 +251,15 @@ class _Search:
         locked = Resolved(tuple(sorted((exact | torch).items())))
         elsewhere = {*TORCH_FAMILY, *(need.name for need in self.dependencies.needs if need.url or need.index)}
         pinned = [f"{name}=={version}" for name, version in locked.packages if name not in elsewhere]
-        if isinstance(resolve, Unknown) or not pinned:
+        found: Resolution | None = recorded.resolution if recorded else None
+        if not isinstance(resolve, Unknown):
+            found = self._ask(plan, resolve, [], pinned, is_alone=True, follows=False) if pinned else None
+        elif isinstance(found, Resolved) and not {*found.packages} <= {*locked.packages}:
+            found = None  # the lock was made again since
+        if not isinstance(found, Resolved):
             return locked
-        found = self._ask(plan, resolve, [], pinned, is_alone=True, follows=False)
-        return (
-            replace(locked, wheels=found.wheels, from_source=found.from_source, builds=found.builds)
-            if isinstance(found, Resolved)
-            else locked
-        )
+        packages = tuple(each for each in locked.packages if each[0] not in found.absent)
+        return replace(found, packages=packages, unread=(), asked=(), hashes=())
 
     def take(self, recorded: Plan) -> Plan | None:
         """Return the plan with the versions of an earlier one; None where the machines do not run its torch any more."""

@@ -50,6 +50,8 @@ def index(tmp_path, monkeypatch):
         *(make_wheel(wheels, "transformers", version, requires=["hub<1"]) for version in ("4.0", "4.5")),
         *(make_wheel(wheels, "hub", version) for version in ("0.9", "2.4")),
         make_wheel(wheels, "compiled", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64"),
+        make_wheel(wheels, "pywin32", "306", tag="cp312-cp312-win_amd64"),
+        make_wheel(wheels, "appkit", "1", tag="cp312-cp312-macosx_11_0_arm64"),
         make_source(wheels, "compiled", "1.0", requires="hub", marker=tmp_path / "ran"),
         make_source(wheels, "old", "1.0", requires="hub<1\n\n[extra]\ntorch\n", marker=tmp_path / "ran"),
         make_source(wheels, "silent", "1.0", requires=None, marker=tmp_path / "ran"),
@@ -158,6 +160,12 @@ def test_a_source_distribution_that_says_nothing_is_named_and_not_run(index):
 def test_a_source_distribution_with_a_line_that_is_no_requirement_ends_no_other_resolution(index):
     assert resolve("wrong\nhub\n").unread == ("wrong 1.0, which only its setup.py defines",)
     assert resolve("old\n").packages == (("hub", "0.9"), ("old", "1.0"))
+
+
+def test_a_package_with_files_for_other_systems_alone_is_left_out_and_named(index):
+    answer = resolve("hub\npywin32==306\nappkit\n", limited(requirements=("pywin32==306",)))
+    assert dict(answer.packages) == {"hub": "2.4"}
+    assert answer.absent == ("appkit", "pywin32")
 
 
 def test_another_python_may_have_a_wheel(index):

@@ -1,5 +1,7 @@
 """Plans whose packages uv resolves; here a small function answers in its place, and notes what it was asked."""
 
+from dataclasses import replace
+
 import pytest
 
 from devkit.compat.version_tables import load_tables
@@ -343,6 +345,18 @@ def test_every_processor_is_resolved_with_one_torch():
     assert [request.machine for request in uv.requests] == ["aarch64", "x86_64"]
     assert "torch==2.13.0" in uv.requests[1].constraints
     assert found.torch == "2.13.0"
+
+
+def test_what_the_index_has_for_another_system_alone_is_left_out_of_the_image_and_said():
+    absent = {"absent": ("pywin32",)}
+    says = "pywin32 is left out: the package index has no file of it for Linux"
+    found = plan(project("pywin32==306", "hub"), Uv(resolved("hub==1", "torch==2.13.0", **absent)))
+    recorded = plan(project("pywin32==306", "hub"), NO_NETWORK, recorded=found)
+    of_uv = replace(project("hub==1", "pywin32==306"), tool=PackageManager.UV, lock="uv.lock")
+    locked = plan(of_uv, Uv(None, alone=lambda _: resolved("hub==1", **absent)))
+    for each in (found, recorded, locked):
+        assert ([one.name for one in each.compiled], says in each.warnings) == (["pywin32"], True)
+    assert plan(of_uv, NO_NETWORK, recorded=locked) == locked
 
 
 def test_what_was_resolved_before_counts_where_there_is_no_network():
