@@ -33,7 +33,7 @@ _PIP_VALUE_OPTION = re.compile(
     r"|requirements?|resolution|retries|root|root-user-action|src|target|timeout|torch-backend|trusted-host|upgrade-group"
     r"|upgrade-package|upgrade-strategy|use-deprecated|use-feature)"
 )
-_CONDA_VALUE_OPTION = re.compile(r"-[cnpr]|--(?:channel|file|name|prefix|requirements?|solver|subdir)")
+_CONDA_VALUE_OPTION = re.compile(r"-[a-z]*[cnpr]|--(?:channel|file|name|prefix|requirements?|solver|subdir)")
 """Options with a value in the next word. `--editable` is none of them: its value is what is installed.
 
 Source: `pip install --help` (25.3), `uv pip install --help` (0.9), `conda install --help` (25.9).
@@ -70,7 +70,7 @@ class ShellCommand:
 
 @dataclass(frozen=True)
 class PackageInstall:
-    """A command that installs Python packages: `tool` is pip, uv, conda, poetry or pipx, `verb` "install" or "add".
+    """A command that installs Python packages: `tool` is pip, uv, conda, poetry or pipx, `verb` "install", "add" or "create".
 
     `options` each include their value if it is a separate word.
     """
@@ -128,7 +128,8 @@ def find_package_install(command: ShellCommand) -> PackageInstall | None:
     """Return the packages that a command installs; None for a command that installs no Python packages."""
     names = [value.rpartition("/")[2] for value in command.values]
     for place, verb in enumerate(names):
-        before = names[max(0, place - _LONGEST_PREFIX) : place] if verb in ("install", "add") else []
+        is_verb = verb in ("install", "add") or (verb == "create" and names[place - 1].endswith(("conda", "mamba")))
+        before = names[max(0, place - _LONGEST_PREFIX) : place] if is_verb else []
         tools = [name for name in before if _TOOL.fullmatch(name)]
         if tools:
             tool = "conda" if tools[-1].endswith(("conda", "mamba")) else re.sub(r"[\d.]+$", "", tools[-1])

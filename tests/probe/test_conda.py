@@ -56,7 +56,7 @@ def test_an_environment_of_which_the_package_index_has_everything_needs_no_conda
 
 def test_where_conda_alone_has_one_package_it_brings_the_others_too(tmp_path):
     found = read(tmp_path, environment("numpy=1.26", "hmmer", "pytorch-lightning>=2", "pyg"))
-    assert [each.spec for each in found.conda] == ["numpy=1.26", "hmmer"]
+    assert [(each.spec, each.name) for each in found.conda] == [("numpy=1.26", "numpy"), ("hmmer", "hmmer")]
     # Their recipes would bring conda's torch.
     assert sorted(asked(found).values()) == ["pytorch-lightning>=2", "torch-geometric"]
 

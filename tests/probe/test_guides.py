@@ -248,6 +248,38 @@ def test_lists_that_one_section_installs_are_installed_together(tmp_path):
     assert found.available.requirements == ("requirements/cpu.txt", "requirements/test.txt")
 
 
+STEPS = """# Splats
+## 1. Installation
+### 1.1. Environment
+conda create -yn gspl -c pytorch \\
+  python=3.9 numpy=1.26.4
+### Step 2: PyTorch
+pip install -r torch.txt
+### 1.3 The rest
+pip install -r rest.txt
+### With conda
+pip install -r another.txt
+## 2. Training
+pip install -r training.txt
+"""
+
+
+def test_numbered_steps_below_one_heading_are_taken_together(tmp_path):
+    names = ("torch", "rest", "another", "training")
+    found = read(tmp_path, {f"{name}.txt": f"of-{name}\n" for name in names} | {"README.md": STEPS})
+    assert [need.text for need in found.needs] == ["of-torch", "of-rest", "numpy==1.26.4"]
+    assert (found.guide_python.specifier, found.guide_python.origin) == ("==3.9.*", "README.md:4")
+
+
+def test_an_environment_that_the_guide_makes_goes_before_one_that_it_does_not_name(tmp_path):
+    files = {"environment.yaml": "dependencies: [python=3.7, abc]\n", "README.md": STEPS, "run.py": ""}
+    found = read(tmp_path, files)
+    assert ([need.text for need in found.needs], found.set_aside) == (["numpy==1.26.4"], ("environment.yaml",))
+    assert not found.python
+    found = read(tmp_path, {"requirements.txt": "hub\n"})
+    assert "numpy==1.26.4" not in [need.text for need in found.needs], "a list counts, or the environment beside it"
+
+
 KOOPMAN = (
     "from setuptools import setup\nsetup(name='koopman', install_requires=['mamba-ssm>=2'], python_requires='>=3.10')\n"
 )

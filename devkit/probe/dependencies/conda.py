@@ -8,6 +8,7 @@ https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
 """
 
 import re
+from dataclasses import replace
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
@@ -23,6 +24,7 @@ from devkit.probe.documents import (
     parse_yaml_tree,
 )
 
+ENVIRONMENTS = ("environment.yml", "environment.yaml")
 FROM_CONDA = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}
 """What conda calls some packages -> what the package index calls them."""
 COMPILER = "torch brings CUDA's libraries; --feature nvcc adds the compiler"
@@ -72,7 +74,12 @@ def read_conda_environment(path: str, found: RequirementCollector) -> None:
         found.add_unreadable(path, wrong.line, f"it is not YAML: {wrong.problem}")
         return
     for item in root.at("channels").items:
-        _add_channel(item.text, path, item.line, found)
+        if _LOGIN.search(item.text):
+            found.add_unreadable(path, item.line, _NEEDS_LOGIN)
+        elif not _SAFE.fullmatch(item.text):
+            found.add_unreadable(path, item.line, f"{ascii(item.text)[:60]} is not a conda channel")
+        elif item.text not in _CHANNELS_OF_TORCH:
+            found.conda_channels.append(item.text)
     system = find_other_system(content)
     needs_login = any(_LOGIN.search(item.text) for item in root.at("channels").items)
     if system or needs_login:
@@ -92,15 +99,6 @@ def read_conda_spec(text: str, path: str, line: int, found: RequirementCollector
         found.add_unreadable(path, line, f"{ascii(text)[:60]} is not a conda package")
     else:
         _add_package(named[2], named[4], path, line, found, channel=named[1] or "")
-
-
-def _add_channel(name: str, path: str, line: int, found: RequirementCollector) -> None:
-    if _LOGIN.search(name):
-        found.add_unreadable(path, line, _NEEDS_LOGIN)
-    elif not _SAFE.fullmatch(name):
-        found.add_unreadable(path, line, f"{ascii(name)[:60]} is not a conda channel")
-    elif name not in _CHANNELS_OF_TORCH:
-        found.conda_channels.append(name)
 
 
 def _add_package(
@@ -141,7 +139,7 @@ def choose_conda_packages(found: RequirementCollector) -> tuple[CondaPackage, ..
     channels = [*bound, *(each for each in found.conda_channels if "://" in each)]
     is_public = all(_PUBLIC_CHANNELS.fullmatch(each) for each in channels)
     if not is_public or any(name not in distributions for _, name, _ in found.conda):
-        return tuple(package for package, _, _ in found.conda)
+        return tuple(replace(package, name=distributions.get(name, name)) for package, name, _ in found.conda)
     from_pip = {need.name for need in found.needs}
     for package, name, specifier in found.conda:
         # pip comes after conda, and replaces what conda installed.

@@ -19,9 +19,10 @@ from devkit.formats.shell import (
     ShellCommand,
     find_package_install,
 )
-from devkit.probe.dependencies.conda import read_conda_spec
+from devkit.probe.dependencies.conda import ENVIRONMENTS, read_conda_spec
 from devkit.probe.dependencies.imports import read_programs
 from devkit.probe.dependencies.manifests import PYPROJECT
+from devkit.probe.dependencies.requirement_lists import MAIN_LISTS
 from devkit.probe.dependencies.requirements import (
     RequirementCollector,
     is_local_path,
@@ -36,12 +37,12 @@ _GUIDE = re.compile(r"(?i)(?:readme|install(?:ation)?|get(?:ting)?[_-]?started)(
 _FOLDERS = ("", "docs/", "doc/")
 _PART = re.compile(
     r"^#{1,6} +(?P<heading>.+)|^<h\d>(?P<html>.+)</h\d>|^[ \t]*(?P<fence>```|~~~)"
-    r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip|conda|mamba|micromamba) +install|uv +sync"
-    r"|(?:poetry|pdm|pipenv|pixi) +(?:install|sync)|(?:conda|mamba|micromamba) +env +(?:create|update)"
+    r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip) +install|uv +sync"
+    r"|(?:poetry|pdm|pipenv|pixi) +(?:install|sync)|(?:conda|mamba|micromamba) +(?:install|create|env +(?:create|update))"
     r"|(?:(?:bash|sh|source) +|\./)[\w./-]+\.sh\b|cd +[\w./-]+)"
     r"(?:[^`\n\\]|\\\r?\n|\\.)*)"
-    r"|(?:^|(?<=[\s`$>!]))(?:(?:conda|mamba|micromamba) +create\b[^`\n#]{0,300}? [\"']?python *={1,2} *"
-    r"|uv +venv\b[^`\n#]{0,300}? (?:--python|-p)[ =]+(?:python)?|(?:virtualenv +(?:-p|--python)[ =]+)?python(?=3\.\d+ -m venv\b))"
+    r"|(?:^|(?<=[\s`$>!]))(?:uv +venv\b[^`\n#]{0,300}? (?:--python|-p)[ =]+(?:python)?"
+    r"|(?:virtualenv +(?:-p|--python)[ =]+)?python(?=3\.\d+ -m venv\b))"
     r"(?P<python>3\.\d+)",
     re.MULTILINE,
 )
@@ -52,7 +53,13 @@ _ASIDE = re.compile(
 """Headings of sections that not every reader follows."""
 ALL_EXTRAS = ("*",)
 _OF_TORCH = ("torch", "torchvision", "torchaudio")
-_TOOLS = frozenset(("pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"))
+_PYTHON_OF_CONDA = re.compile(r"python={1,2}(3\.\d+)")
+_STEP = re.compile(r"(?i)(?:step *)?\d")
+_SETUP = re.compile(
+    r"(?i)\b(?:install\w*|set-?up|setting up|environment|requirements|dependencies|get(?:ting)? started|quick ?start)\b"
+)
+"""Headings of steps, which are taken in turn, and of what they are steps of."""
+_TOOLS = frozenset(("python", "pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"))
 _OWN_NAME = re.compile(r"""\bname\s*=\s*["']([\w.-]+)""")
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[(?P<extras>[\w, -]*)\])?((?:[=<>!~].*)?)")
 _ITSELF = re.compile(r"\./?(?:\[(?P<extras>[\w, -]*)\])?")
@@ -73,9 +80,9 @@ def read_guides(found: RequirementCollector, *, own: str) -> str:
     for path in _list_guides(found.files):
         before = len(found.needs) + len(found.conda)
         found.role = RequirementRole.GENERATED
-        for line, command in _list_commands(found.files, path):
+        for _, place, line, command in _list_steps(found.files, path):
             if install := find_package_install(command):
-                _read_install(install, path, line, known, found)
+                _read_install(install, place, line, known, found)
         if len(found.needs) + len(found.conda) > before:
             found.paths.append(path)
             return path
@@ -106,17 +113,17 @@ def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], 
     """
     names = _list_own_names(files, own)
     for path in _list_guides(files):
-        for line, command in _list_commands(files, path):
+        for _, place, line, command in _list_steps(files, path):
             install = find_package_install(command)
             for value in (word.value for word in install.packages) if install else ():
                 named = _NAMED.fullmatch(value)
                 if (named and canonicalize_name(named[1]) in names) or (named := _ITSELF.fullmatch(value)):
-                    return tuple((named["extras"] or "").replace(",", " ").split()), f"{path}:{line}"
+                    return tuple((named["extras"] or "").replace(",", " ").split()), f"{place}:{line}"
             if command.values[:2] == ("uv", "sync"):
                 if "--all-extras" in command.values:
-                    return ALL_EXTRAS, f"{path}:{line}"
+                    return ALL_EXTRAS, f"{place}:{line}"
                 extras = re.findall(r"--extra[ =]([\w.-]+)", " ".join(command.values))
-                return tuple(extras), f"{path}:{line}"
+                return tuple(extras), f"{place}:{line}"
     return (), ""
 
 
@@ -141,9 +148,11 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
     """Find what the first section of a guide that installs anything of the project's own installs; None for no such guide.
 
     What stands in one section is installed together. A section that calls the project's package manager names its files
-    by that, and one that leaves a list to the reader's machine names none.
+    by that, and one that leaves a list to the reader's machine names none. Packages by which a guide makes an environment
+    count where only an environment.yml that no guide names would.
     """
     is_bare = not any(map(DEPENDENCY_FILE_NAMES.fullmatch, files.names(".")))
+    made: InstallFiles | None = None
     for path in _list_guides(files):
         found: InstallFiles | None = None
         chosen = -1
@@ -169,10 +178,16 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
                     if place != path and found is None and any(map(_NAMED.fullmatch, names)):
                         # A script of the project's own is a guide that was tried.
                         found, chosen = InstallFiles(f"{place}:{line}"), section
+                    named = {each[1] for each in map(_NAMED.fullmatch, names) if each} - _TOOLS
+                    made = made or (
+                        InstallFiles(f"{place}:{line}") if install.verb.value == "create" and named else None
+                    )
+            if made and not made.packages:
+                made = replace(made, packages=tuple(packages), folders=tuple(dict.fromkeys(folders)))
             if found and chosen == section:
                 found = replace(found, packages=tuple(packages), folders=tuple(dict.fromkeys(folders)))
                 return replace(found, unisolated=tuple(_list_unisolated(files, path)))
-    return None
+    return made if any(map(files.has, ENVIRONMENTS)) and not any(map(files.has, MAIN_LISTS)) else None
 
 
 _SYNCS = (
@@ -187,7 +202,7 @@ def _list_steps(files: ProjectFiles, path: str) -> Iterator[tuple[int, str, int,
     """List the commands of a guide by section, with their file and line; those of a script of the project's in its place."""
     for line, part, section in _list_parts(files.read(path, "guide") or ""):
         for command in parse_shell_text((part["command"] or "").partition(" #")[0]):
-            named = command.values[1:2] if command.program in _SHELLS else command.values[:1]
+            named = command.values[1:2] if command.program in ("bash", "sh", "source") else command.values[:1]
             script = files.within(named[0]) if named and named[0].endswith(".sh") else None
             if script is None:
                 yield section, path, line, command
@@ -204,14 +219,8 @@ _OTHER_MACHINE = re.compile(
 def _leaves_open(command: ShellCommand) -> bool:
     """Return whether a command has its reader choose the list: `pip install -r requirements/<see the table>`."""
     install = find_package_install(command)
-    return (
-        any(re.search(r"[<{$]", each) for each in install.option_values(*REQUIREMENT_FILE_OPTIONS))
-        if install
-        else False
-    )
-
-
-_SHELLS = ("bash", "sh", "source")
+    lists = install.option_values(*REQUIREMENT_FILE_OPTIONS) if install else ()
+    return any(re.search(r"[<{$]", each) for each in lists)
 
 
 def _join_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -256,7 +265,7 @@ def _find_named_files(command: ShellCommand, files: ProjectFiles, folder: str) -
     if command.values[1:2] == ("env",) and command.program.endswith(("conda", "mamba")):
         words = " ".join(command.values)
         named = re.search(r"(?:-f|--file)[ =](\S+)", words)
-        names = [named[1]] if named else ["environment.yml", "environment.yaml"]
+        names = [named[1]] if named else ENVIRONMENTS
         places = (files.within(name, beside=folder) for name in names)
         return next((each for each in places if each and files.has(each)), ""), ()
     install = find_package_install(command)
@@ -279,9 +288,9 @@ def add_guide_packages(installed: InstallFiles, found: RequirementCollector, *, 
     known = {*_list_own_names(found.files, own), *_TOOLS, *compiled, *(need.name for need in found.needs)}
     role, found.role = found.role, RequirementRole.GENERATED
     for install, path, line in installed.packages:
-        before = len(found.needs)
+        before = len(found.needs) + len(found.conda)
         _read_install(install, path, line, known, found)
-        if len(found.needs) > before and path not in found.paths:
+        if len(found.needs) + len(found.conda) > before and path not in found.paths:
             found.paths.append(path)
     found.role = role
 
@@ -290,8 +299,13 @@ def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
     """Find the Python of the environment that a guide has its reader make; None for no such guide."""
     for path in _list_guides(files):
         for line, part, _ in _list_parts(files.read(path, "guide") or ""):
-            if part["python"]:
-                return PackageRequirement("python", f"=={part['python']}.*", path, line)
+            installs = map(find_package_install, parse_shell_text((part["command"] or "").partition(" #")[0]))
+            words = (
+                word.value for install in installs if install and install.tool == "conda" for word in install.packages
+            )
+            of_conda = (found[1] for found in map(_PYTHON_OF_CONDA.match, words) if found)
+            if python := part["python"] or next(of_conda, ""):
+                return PackageRequirement("python", f"=={python}.*", path, line)
     return None
 
 
@@ -305,13 +319,6 @@ def _list_own_names(files: ProjectFiles, own: str) -> set[str]:
     return {canonicalize_name(name) for name in names if name}
 
 
-def _list_commands(files: ProjectFiles, path: str) -> Iterator[tuple[int, ShellCommand]]:
-    """List the commands of a guide with their lines."""
-    for line, part, _ in _list_parts(files.read(path, "guide") or ""):
-        for command in parse_shell_text((part["command"] or "").partition(" #")[0]):
-            yield line, command
-
-
 @lru_cache(maxsize=8)
 def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
     """List the commands and environments of a guide with their lines and the number of their section.
@@ -320,6 +327,7 @@ def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
     """
     is_section_aside = is_aside = is_code = False
     line, before, section = 1, 0, 0
+    deepest = outer = 6  # of Markdown's headings
     found: list[tuple[int, re.Match[str], int]] = []
     for part in _PART.finditer(text):
         if part["fence"]:
@@ -327,7 +335,9 @@ def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
         elif heading := part["heading"] or part["html"]:
             is_aside = bool(_ASIDE.search(heading)) or (is_code and is_section_aside)
             is_section_aside = is_section_aside if is_code else is_aside
-            section += not is_code
+            depth = part[0].count("#", 0, len(part[0]) - len(heading))
+            if not is_code and not (depth > outer and _STEP.match(heading)):
+                section, outer = section + 1, depth if _SETUP.search(heading) else deepest
         elif not is_aside:
             line += text.count("\n", before, part.start())
             before = part.start()

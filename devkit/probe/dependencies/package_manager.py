@@ -1,7 +1,7 @@
 """The package manager of a project, and the files that it reads."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from devkit.facts.dependencies import (
     TorchBuild,
 )
 from devkit.probe.dependencies.conda import (
+    ENVIRONMENTS,
     choose_conda_packages,
     find_other_system,
     read_conda_environment,
@@ -77,7 +78,6 @@ from devkit.text import join_words
 PYTHON_VERSION = ".python-version"
 POETRY_LOCK = "poetry.lock"
 IGNORE = ".dockerignore"
-ENVIRONMENTS = ("environment.yml", "environment.yaml")
 NOT_READ = {
     "pixi.toml": "`pixi workspace export conda-environment environment.yml` writes what devkit reads",
     **dict.fromkeys(("conda-lock.yml", "conda-lock.yaml"), "devkit reads the environment.yml behind it"),
@@ -229,7 +229,10 @@ def _add_below(installed: InstallFiles | None, lists: tuple[str, ...], found: Re
     Returns: what shows that package, "" for none.
     """
     if installed:
-        _mark_unisolated(dict(installed.unisolated), found)
+        unisolated = dict(installed.unisolated)
+        found.needs = [replace(each, unisolated_by=unisolated.get(each.path, "")) for each in found.needs]
+        if any(need.unisolated_by and need.url for need in found.needs):
+            found.generate_lists()  # an address of what is built without isolation is for no installer
         for folder in installed.folders:
             _add_folder(folder, installed.origin, found)
         add_guide_packages(installed, found, own=own)
@@ -242,13 +245,6 @@ def _add_below(installed: InstallFiles | None, lists: tuple[str, ...], found: Re
         return ""
     _add_folder(packages[0], packages[0], found)
     return f"{packages[0]} is the only package here"
-
-
-def _mark_unisolated(lists: Mapping[str, str], found: RequirementCollector) -> None:
-    """Mark what the guide has built without isolation, in lists with its lines; an address of it is for no installer."""
-    found.needs = [replace(each, unisolated_by=lists.get(each.path, "")) for each in found.needs]
-    if any(need.unisolated_by and need.url for need in found.needs):
-        found.generate_lists()
 
 
 def _add_folder(folder: str, origin: str, found: RequirementCollector) -> None:
