@@ -51,15 +51,15 @@ def satisfies(version: str, specifier: str) -> bool:
 
 
 def satisfies_python(minor: str, specifier: str) -> bool:
-    """Return whether some patch release of a Python such as 3.12 meets a specifier."""
-    named: list[str] = re.findall(rf"(?<![\d.]){re.escape(minor)}\.\d+", specifier)
-    return any(satisfies(version, specifier) for version in (f"{minor}.99", minor, *named))
+    """Return whether some patch release of a Python such as 3.12 meets a specifier; `<=3.12` leaves it out but for 3.12.0."""
+    named: list[str] = re.findall(rf"(?<![\d.]){re.escape(minor)}\.\d+|(?<===){re.escape(minor)}(?![\d.])", specifier)
+    return any(satisfies(version, specifier) for version in (f"{minor}.99", *named))
 
 
 @cache
 def holds_in_container(marker: str, *, machine: str, python: str) -> bool:
     """Return whether a marker (PEP 508) holds in a container on this machine; an unreadable marker holds."""
-    versions = {"python_version": python, "python_full_version": f"{python}.0"}
+    versions = {"python_version": python, "python_full_version": f"{python}.99"}
     try:
         return Marker(marker).evaluate({**_MARKER_VARIABLES, "platform_machine": machine, **versions})
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):

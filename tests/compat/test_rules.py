@@ -228,6 +228,7 @@ def test_meets(version, specifier, met):
         pytest.param("3.1", "==3.11.4", False, id="3.1 is not 3.11"),
         pytest.param("3.11", "!=3.11.4", True, id="all but one patch release"),
         pytest.param("3.11", "~=3.11", True, id="a compatible release"),
+        pytest.param("3.12", ">=3.9,<=3.12", False, id="no patch release but the first"),
     ],
 )
 def test_meets_python(python, specifier, met):

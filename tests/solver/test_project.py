@@ -45,6 +45,7 @@ def asking(*needs, python=()):
         pytest.param("python_version < '3.12'", "3.12", False, id="for an older Python"),
         pytest.param("python_version < '3.12'", None, False, id="as long as the Python is open"),
         pytest.param("python_full_version >= '3.10' and python_version < '3.13'", "3.12", True, id="for a range"),
+        pytest.param("python_full_version <= '3.12.0'", "3.12", False, id="for an older patch release"),
         pytest.param("extra == 'train'", "3.12", False, id="for an extra that was not requested"),
     ],
 )
