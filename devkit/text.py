@@ -98,6 +98,12 @@ def join_words(items: Iterable[str], last: str = "and") -> str:
     return f"{', '.join(rest[:-1])} {last} {rest[-1]}"
 
 
+def join_some(items: Sequence[str], limit: int = 8) -> str:
+    """Join the first items for a sentence, and count the others."""
+    more = len(items) - limit
+    return join_words(items if more <= 0 else [*items[:limit], f"{more} more"])
+
+
 def wrap_text(text: str, *, width: int, indent: str = "", hanging: str = "") -> str:
     """Fold text, escaped, to `width` columns, with `hanging` before every line but the first; long words stay whole."""
     return textwrap.fill(

@@ -14,7 +14,7 @@ from devkit.cli.terminal import show_status
 from devkit.errors import DevkitError, ExitCode
 from devkit.formats.jsonc import format_json_error
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
-from devkit.text import format_count, join_words, to_one_line
+from devkit.text import format_count, join_some, join_words, to_one_line
 
 if TYPE_CHECKING:
     from devkit.doctor.comparison import Difference, Group, Node
@@ -110,7 +110,7 @@ def _format_groups(groups: "Sequence[Group]") -> "Iterator[Line]":
         yield from _fold(f"{group.of or group.kind}: {format_count(group.nodes, 'machine')}")
         for outlier in group.odd[:MAX_ROWS]:
             mark, tone = (marks.error, "bad") if outlier.matters == "decides" else (marks.warning, "warn")
-            yield from _fold(f"{mark} {_join_names(outlier.nodes)}", 2, tone)
+            yield from _fold(f"{mark} {join_some(outlier.nodes, MAX_NAMES)}", 2, tone)
             for finding in outlier.findings:
                 yield from _fold(f"{finding.code}: {finding.message}", 6)
             # A driver's version is read in many places.
@@ -125,7 +125,7 @@ def _format_groups(groups: "Sequence[Group]") -> "Iterator[Line]":
             yield from _fold(f"{marks.warning} {split.field}: no majority", 2, "warn")
             for value in split.values[:MAX_NAMES]:
                 shown = format_value(value.value, split.field)
-                yield from _fold(f"{shown} on {value.nodes}, such as {_join_names(value.such_as)}", 6)
+                yield from _fold(f"{shown} on {value.nodes}, such as {join_some(value.such_as, MAX_NAMES)}", 6)
         if (left := max(0, len(group.odd) - MAX_ROWS) + max(0, len(group.without_majority) - MAX_ROWS)) > 0:
             yield from _fold(f"and {left} more (--json)", 2, "quiet")
 
@@ -142,8 +142,3 @@ def _describe(each: "Difference") -> str:
         value, usual = format_value(each.value, each.field), format_value(each.usual, each.field)
         said = f"{value} instead of {usual} as on {others}"
     return f"{said}; causes {join_words(each.settles)}" if each.settles else said
-
-
-def _join_names(names: Sequence[str]) -> str:
-    left = len(names) - MAX_NAMES
-    return join_words([*names[:MAX_NAMES], *([f"{left} more"] if left > 0 else [])])

@@ -17,7 +17,7 @@ from devkit.cli.facts import DEFAULT_TIMEOUT_S
 from devkit.cli.output import format_json
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
-from devkit.text import escape_controls, format_count, join_words, to_one_line, wrap_text
+from devkit.text import escape_controls, format_count, join_some, join_words, to_one_line, wrap_text
 from devkit.whole_files import write_whole
 
 SCHEMA = "devkit.fleet/1"
@@ -209,7 +209,7 @@ def _format_answers(answers: Sequence[_Answer], *, width: int) -> Iterator[str]:
             found.setdefault((code, message), ([], advice, commands))[0].append(answer.host)
     for (code, message), (hosts, advice, commands) in sorted(found.items(), key=lambda each: -len(each[1][0])):
         yield ""
-        yield from _wrap(f"{code} on {_join_hosts(hosts)}: {message}", width, "  ")
+        yield from _wrap(f"{code} on {join_some(hosts)}: {message}", width, "  ")
         yield from _wrap(f"    {advice}", width, "    ")
         yield from (f"      {escape_controls(line)}" for line in commands)
     problems: dict[str, list[str]] = {}
@@ -218,12 +218,7 @@ def _format_answers(answers: Sequence[_Answer], *, width: int) -> Iterator[str]:
             problems.setdefault(answer.problem, []).append(answer.host)
     for problem, hosts in problems.items():
         yield ""
-        yield from _wrap(f"no answer from {_join_hosts(hosts)}: {problem}", width, "  ")
-
-
-def _join_hosts(hosts: Sequence[str]) -> str:
-    shown = list(hosts[:8])
-    return join_words([*shown, f"{len(hosts) - 8} more"] if len(hosts) > 8 else shown)
+        yield from _wrap(f"no answer from {join_some(hosts)}: {problem}", width, "  ")
 
 
 def _wrap(text: str, width: int, indent: str) -> Iterable[str]:

@@ -47,7 +47,7 @@ from devkit.facts.dependencies import Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
 from devkit.solver.output import serialize_dependencies
-from devkit.text import format_count, join_words
+from devkit.text import format_count, join_some, join_words
 
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies, ImportedPackage, PackageRequirement
@@ -215,7 +215,6 @@ def init(
 
 # Packages that a project's programs import and its files do not name: shown by `devkit init`, and added on a yes.
 
-MAX_IMPORTS_NAMED = 12
 _BUILD_TOOLS = frozenset(("build", "cmake", "cython", "ninja", "packaging", "pybind11", "scikit-build-core"))
 
 
@@ -276,7 +275,7 @@ def add_certain(
     from devkit.solver.plan import Conflict
 
     dependencies = project.dependencies
-    is_open = dependencies.asks_for_packages and not (dependencies.is_locked or dependencies.conda)
+    is_open = dependencies.asks_for_packages and not dependencies.is_locked
     if project.settings.ignore_dependencies or not is_open:
         return project, plan
     known = read_local_imports(str(project.root), dependencies)
@@ -335,7 +334,8 @@ def find_reached_packages(project: "DevkitProject", plan: "Plan") -> "list[Impor
 
     root, found = project.root, dict[str, ImportedPackage]()
     names = load_tables().imports.distributions()
-    present = [*plan.resolved, *(need.name for need in project.dependencies.needs)]
+    dependencies = project.dependencies
+    present = [*plan.resolved, *(need.name for need in dependencies.needs), *(each.name for each in dependencies.conda)]
     for _, program in find_programs(root) if isinstance(plan.resolution, Resolved) else ():
         for module, path, line in list_reached_imports(root, program):
             name = names.get(module, "")
@@ -376,9 +376,7 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
             if bool(each.name) is is_known
         ]
         if of_kind:
-            more = [f"{len(of_kind) - MAX_IMPORTS_NAMED} more"] if len(of_kind) > MAX_IMPORTS_NAMED else []
-            line = f"imported but not named by any file: {join_words([*of_kind[:MAX_IMPORTS_NAMED], *more])}; {how}"
-            print_wrapped(line)
+            print_wrapped(f"imported but not named by any file: {join_some(of_kind)}; {how}")
 
 
 def print_added_packages(before: "DevkitProject", project: "DevkitProject") -> None:
@@ -398,7 +396,7 @@ def print_added_packages(before: "DevkitProject", project: "DevkitProject") -> N
 def print_guide(found: "tuple[PackageRequirement, ...]") -> None:
     """Print what the guide installs and the image will not have."""
     if found:
-        named = join_words([f"{need.name}{need.specifier} ({need.origin})" for need in found[:MAX_IMPORTS_NAMED]])
+        named = join_some([f"{need.name}{need.specifier} ({need.origin})" for need in found])
         print_wrapped(
             f"installed only by the guide: {named}; [project] packages in devkit.toml adds what you need of it"
         )
@@ -406,14 +404,11 @@ def print_guide(found: "tuple[PackageRequirement, ...]") -> None:
 
 # What `devkit init` read of a project, what the image gets, and the flags that choose something else.
 
-_MAX_FILES_NAMED = 8
-
 
 def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
     """Print the files that count, the packages that they lead to, and how to choose others."""
     if dependencies.files:
-        more = len(dependencies.files) - _MAX_FILES_NAMED
-        named = join_words([*dependencies.files[:_MAX_FILES_NAMED], *([f"{more} more"] if more > 0 else [])])
+        named = join_some(dependencies.files)
         named += f", because {dependencies.because}" if dependencies.because else ""
         named += f", and not {join_words(dependencies.set_aside)}" if dependencies.set_aside else ""
         other = "use another list with --requirements FILE, or none with --ignore-dependencies"

@@ -8,7 +8,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import TORCH_FAMILY, Resolved
 from devkit.facts.values import Unknown
 from devkit.solver.plan import CompileMode
-from devkit.text import format_count, join_words
+from devkit.text import format_count, join_some
 
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from devkit.solver.plan import Plan
     from devkit.verify.plan_proof import PlanProof
 
-MAX_NAMED = 6
 _OF_TORCH = ("torchgen", "functorch", "triton", "nvidia")
 
 
@@ -44,10 +43,10 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
 def _list_sources(found: Resolved, wheels: set[str]) -> list[str]:
     """List the packages that the image build compiles, and those it takes without a check; `wheels` come from elsewhere."""
     built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source if name not in wheels]
-    says = [f"{len(built)} built from source ({_join(built)})"] if built else []
+    says = [f"{len(built)} built from source ({join_some(built)})"] if built else []
     read = {each.package for each in found.builds} | wheels
     if unknown := [name for name in found.from_source if name not in read]:
-        says.append(f"the build requirements of {_join(unknown)} were not read")
+        says.append(f"the build requirements of {join_some(unknown)} were not read")
     if found.unread:
         says.append(f"the requirements of {format_count(len(found.unread), 'package')} not checked")
     return says
@@ -66,9 +65,9 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
     unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
     if unread and not modules:
         return ["imports not checked: the index does not list the contents of wheels"]
-    named = [need.name for need in dependencies.needs if need.url] + [each.spec for each in dependencies.conda]
+    unread += [need.name for need in dependencies.needs if need.url] + [each.name for each in dependencies.conda]
     # What cannot be read may bring the module of its name, and those that the tables know.
-    provided = {name.replace("-", "_") for name in (*unread, *named, *TORCH_FAMILY)} | {*_OF_TORCH}
+    provided = {name.replace("-", "_") for name in (*unread, *TORCH_FAMILY)} | {*_OF_TORCH}
     provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
     provided = provided.union(*modules.values())
     if not any(read_programs(files, is_library=True)):
@@ -76,10 +75,5 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
     missing = [f"{name} ({path}:{line})" for name, path, line in find_unprovided_imports(files, provided)]
     doubt = f", {len(unread)} packages not read" if unread else ""
     if missing:
-        return [f"{format_count(len(missing), 'import')} not found: {_join(missing)}{doubt}"]
+        return [f"{format_count(len(missing), 'import')} not found: {join_some(missing)}{doubt}"]
     return [f"every import of its programs is provided{doubt}"]
-
-
-def _join(names: list[str]) -> str:
-    more = len(names) - MAX_NAMED
-    return join_words(names if more <= 0 else [*names[:MAX_NAMED], f"{more} more"])

@@ -9,8 +9,7 @@ from devkit.facts.dependencies import Dependencies, Framework, Resolved
 from devkit.facts.values import Unknown
 from devkit.formats.documents import MAY_LACK, Json, build_from, encode
 from devkit.solver.plan import Blocker, CompileMode, Conflict, Plan, Reason, Vendor
-from devkit.solver.project import join_some
-from devkit.text import count_days, format_count, join_words, wrap_text
+from devkit.text import count_days, format_count, join_some, join_words, wrap_text
 
 _INDENT = "  "
 _NARROWEST_COLUMN = 30

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -19,7 +19,7 @@ from devkit.facts.dependencies import (
     PackageRequirement,
 )
 from devkit.solver.plan import Constraint, Plan, Request
-from devkit.text import join_words
+from devkit.text import join_some, join_words
 
 MAX_NAMED = 8
 
@@ -138,12 +138,6 @@ def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator
         if all(index.url.rstrip("/").rpartition("/")[2] != plan.variant for index in found):
             named = join_words([index.url for index in found])
             yield f"{path}:{found[0].line} names {named}: torch still comes from the plan's own index"
-
-
-def join_some(names: Sequence[str]) -> str:
-    """Join the first names with commas, and count the others."""
-    more = len(names) - MAX_NAMED
-    return join_words(names if more <= 0 else [*names[:MAX_NAMED], f"{more} more"])
 
 
 def strip_line_numbers(plan: Plan, dependencies: Dependencies) -> Plan:

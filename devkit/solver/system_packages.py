@@ -7,8 +7,8 @@ from dataclasses import replace
 from devkit.compat.version_tables import RowConfidence, Tables
 from devkit.facts.dependencies import BuildNeed, Dependencies, Framework, RequirementRole, Resolved
 from devkit.solver.plan import SYSTEM_PACKAGE, CompileMode, Plan, Reason
-from devkit.solver.project import MAX_NAMED, does_apply
-from devkit.text import join_words
+from devkit.solver.project import does_apply
+from devkit.text import join_some, join_words
 
 REQUESTED = "requested"
 """The reason for a package that the user names: the image is not built without it."""
@@ -58,9 +58,8 @@ def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple
     }
     warnings = tuple(each for each in plan.warnings if not each.startswith(_NOT_TAKEN))
     if others:
-        names = [*others][:MAX_NAMED] + ([f"{len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else [])
         files = join_words([*dict.fromkeys(others.values())])
-        warnings += (f"{_NOT_TAKEN} {files}: {join_words(names)}; --apt NAME takes one",)
+        warnings += (f"{_NOT_TAKEN} {files}: {join_some([*others])}; --apt NAME takes one",)
     kept = (each for each in plan.reasons if each.value != SYSTEM_PACKAGE)
     return replace(plan, reasons=(*kept, *sorted(found.values(), key=lambda each: each.field)), warnings=warnings)
 

@@ -109,16 +109,15 @@ def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[Importe
     everything = DependencyChoice((*dependencies.extras, *available.extras), (*dependencies.groups, *available.groups))
     whole = read_local_dependencies(folder, everything) if available != NOTHING_CHOSEN else dependencies
     asks = dependencies.asks_for_packages
-    guided = read_local_guide(folder, dependencies) if asks else ()
+    guided = {need.name: need for need in (read_local_guide(folder, dependencies) if asks else ())}
     found = find_imported_packages(
         ProjectFiles(LocalHost(), folder),
         declared={need.name for need in (*dependencies.needs, *whole.needs)}
-        | {re.split(r"[^\w.-]", each.spec.rpartition("::")[2])[0] for each in dependencies.conda},
-        distributions={need.name.replace("-", "_"): need.name for need in guided}
+        | {each.name for each in dependencies.conda},
+        distributions={name.replace("-", "_"): name for name in guided}
         | load_tables().imports.distributions(with_compiled=asks),
     )
-    by_name = {need.name: need for need in guided}
-    return tuple(replace(each, guide=by_name.get(each.name)) for each in found)
+    return tuple(replace(each, guide=guided.get(each.name)) for each in found)
 
 
 def find_development_choice(folder: str, dependencies: Dependencies) -> DependencyChoice:
