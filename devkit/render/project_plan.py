@@ -111,7 +111,8 @@ def _prepare(
 
 def date_request(request: Request, dependencies: Dependencies, root: Path) -> Request:
     """Return the request as of the last change of code that is old, unless it has a day or the project a devkit.toml."""
-    if request.as_of or not dependencies.asks_for_packages or os.access(root / "devkit.toml", os.F_OK):
+    is_open = dependencies.asks_for_packages and not dependencies.is_locked
+    if request.as_of or not is_open or os.access(root / "devkit.toml", os.F_OK):
         return request
     from devkit.compat.version_tables import load_tables
     from devkit.probe.project.reader import read_last_change

@@ -19,6 +19,8 @@ from devkit.render.container.packages import parse_constraint_hashes, render_con
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
+from devkit.render.project_plan import date_request
+from devkit.solver.request import build_request
 
 from .plans import CPU_PLAN, GPU_PLAN
 
@@ -252,3 +254,9 @@ def test_a_requirement_that_is_no_line_cannot_leave_its_word():
     broken = replace(WRITTEN, needs=(replace(WRITTEN.needs[0], marker="x\nRUN touch /owned"),))
     with pytest.raises(DevkitError, match="must be one line of text"):
         made(broken, CPU_PLAN)
+
+
+@pytest.mark.parametrize(("dependencies", "day"), [(LIST, "2020-02-02"), (UV, "")], ids=["a list", "a lock"])
+def test_what_a_lock_holds_has_no_day(dependencies, day, tmp_path, monkeypatch):
+    monkeypatch.setattr("devkit.probe.project.reader.read_last_change", lambda root: "2020-02-02")
+    assert date_request(build_request(machines=()), dependencies, tmp_path).as_of == day
