@@ -456,7 +456,9 @@ def replace_file(
     was changed then.
     """
     names = [path.with_name(f"{path.name}.devkit-backup{number}") for number in ("", *range(2, 1000))]
-    backup = next(name for name in names if not name.exists() or _holds(name, before))
+    # A run that was killed may have left the very backup.
+    same = (each for each in names if not each.exists() or (each.is_file() and each.stat().st_size == len(before)))
+    backup = next(each for each in same if not each.exists() or each.read_bytes() == before)
     staged = get_staging_path(path)
     written = [staged, get_staging_path(backup)]
     try:
@@ -479,11 +481,6 @@ def replace_file(
         ) from None
     _sync_directories([path.parent])
     return backup
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    """Return True for a file with this content, such as the backup of a run that was killed."""
-    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def require_root(root: Path) -> None:

@@ -10,7 +10,7 @@ from devkit.facts.dependencies import DependencyChoice
 from devkit.facts.project import InvalidPolicy, Policy, parse_policy
 from devkit.probe.documents import parse_toml
 from devkit.release import DOCUMENTATION_URL
-from devkit.render.toml_tables import find_key_position, split_toml_error, write_value
+from devkit.render.toml_tables import find_key_position, set_toml_values, split_toml_error, write_value
 from devkit.text import join_words
 
 if TYPE_CHECKING:
@@ -335,22 +335,18 @@ def render_devkit_toml(settings: ProjectSettings, existing: bytes | None) -> str
     """
     if existing is None:
         return _render_new(settings)
-    before, text = parse_devkit_toml(existing), existing.decode()
+    before = parse_devkit_toml(existing)
     if before == settings:
-        return text
-    import tomlkit
-
-    bom = "\ufeff" if text.startswith("\ufeff") else ""
-    document = tomlkit.parse(text.removeprefix(bom))
-    for section, (_, keys) in SECTIONS.items():
-        for key in keys:
-            value = _get_value(settings, section, key)
-            if value != _get_value(before, section, key):
-                table = document.setdefault(section, tomlkit.table()) if section else document
-                table[key] = _to_toml_item(value)
-    if settings.pins != before.pins:
-        document.setdefault("pins", tomlkit.table()).update(dict(settings.pins))
-    return bom + tomlkit.dumps(document)
+        return existing.decode()
+    values: dict[tuple[str, ...], object] = {
+        ((section, key) if section else (key,)): _to_toml_item(value)
+        for section, (_, keys) in SECTIONS.items()
+        for key in keys
+        if (value := _get_value(settings, section, key)) != _get_value(before, section, key)
+    }
+    pins = settings.pins if settings.pins != before.pins else ()
+    values |= {("pins", name): version for name, version in pins}
+    return set_toml_values(existing, values, {}, shown_as=DEVKIT_TOML).decode()
 
 
 def _render_new(settings: ProjectSettings) -> str:

@@ -214,6 +214,11 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
         raise DevkitError(
             f"{DEVKIT_TOML}: devkit.install_from is {settings.install_from!r}", 'Use "checkout", or leave it out.'
         )
+    if settings.sudo and settings.policy is not None and not settings.policy.allow_root:
+        raise DevkitError(
+            f"{DEVKIT_TOML}: project.sudo lets the container run as root, which the policy forbids",
+            "Leave sudo out, or set policy.allow_root.",
+        )
     return ContainerSettings(
         name=settings.name,
         slug=slugify(settings.name),
@@ -225,7 +230,7 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
         hub=validate_mirror("hub", settings.hub),
         engine=settings.engine,
         devices=settings.devices,
-        sudo=_validate_sudo(settings),
+        sudo=settings.sudo,
         editors=settings.editors,
         profiles=settings.profiles,
         bake=settings.bake,
@@ -233,15 +238,6 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
         policy=settings.policy or NO_POLICY,
         dependencies=project.dependencies,
     )
-
-
-def _validate_sudo(settings: ProjectSettings) -> bool:
-    if settings.sudo and settings.policy is not None and not settings.policy.allow_root:
-        raise DevkitError(
-            f"{DEVKIT_TOML}: project.sudo lets the container run as root, which the policy forbids",
-            "Leave sudo out, or set policy.allow_root.",
-        )
-    return settings.sudo
 
 
 def is_for_windows(project: DevkitProject) -> bool:

@@ -28,19 +28,18 @@ def choose_image_and_python(
     Python's slim one. The Python is the requested one, the image's own, or the preferred one that the wheel exists for.
     """
     request = problem.request
-    flavor = _find_cuda_flavor(candidate, problem, support)
     image: BaseImage | None
     if request.image is not None:
         image = find_image(request.image, problem)
-    elif flavor:
+    elif candidate.cuda is not None and support is CudaSupport.FORWARD:
         # The newest of the build's CUDA whose system has a Python that fits.
         cuda, image = candidate.cuda, None
         for cuda_row in problem.tables.images.cuda_images:
-            fits = cuda is not None and cuda_row.cuda.numbers[:2] == cuda.numbers[:2]
+            fits = cuda_row.cuda.numbers[:2] == cuda.numbers[:2]
             has_python = cuda_row.python in candidate.release.pythons and request.python in (None, cuda_row.python)
             is_built = set(problem.architectures) <= set(cuda_row.machines)
             if fits and has_python and is_built and _is_python_allowed(cuda_row.python, problem):
-                image = _build_cuda_image(f"nvidia/cuda:{cuda_row.cuda}-{flavor}-{cuda_row.system}", cuda_row)
+                image = _build_cuda_image(f"nvidia/cuda:{cuda_row.cuda}-base-{cuda_row.system}", cuda_row)
                 break
     else:
         python = _choose_python(candidate, problem)
@@ -118,9 +117,8 @@ def validate_image_system(environment: Environment, problem: Problem) -> Iterato
     if python is None or image is None:
         source = problem.tables.images.python_images[0].source[0]
         wanted = f"Python {python or ' or '.join(release.pythons)} on {' and '.join(problem.architectures)}"
-        flavor = _find_cuda_flavor(environment.candidate, problem, environment.support)
-        cuda_image = f"nvidia/cuda {flavor} image of CUDA {environment.candidate.cuda}"
-        kind = cuda_image if flavor else "base image"
+        cuda = environment.candidate.cuda if environment.support is CudaSupport.FORWARD else None
+        kind = f"nvidia/cuda base image of CUDA {cuda}" if cuda else "base image"
         yield Objection("I1", f"no {kind} with {wanted} is known: name one with --image", source)
         return
     if problem.request.python and image.python and image.python != python:
@@ -136,15 +134,9 @@ def validate_image_system(environment: Environment, problem: Problem) -> Iterato
         yield Objection.from_row(image.row, "W6", f"{needed}; {image.tag} has {image.glibc}")
 
 
-def validate_image_life(environment: Environment, problem: Problem) -> Iterator[Objection]:
+def doubt_image_life(image: BaseImage | None, problem: Problem) -> Iterator[Objection]:
     """Doubt a CUDA tag past its end of life, which its publisher may delete on any day (I1); never refuse it."""
-    if environment.image is not None:
-        yield from doubt_image_life(environment.image, problem)
-
-
-def doubt_image_life(image: BaseImage, problem: Problem) -> Iterator[Objection]:
-    """Doubt a CUDA tag past its end of life (I1)."""
-    if image.cuda is None:
+    if image is None or image.cuda is None:
         return
     names = (str(image.cuda), str(image.cuda.major))
     row = next((row for row in problem.tables.images.life if row.name in names), None)
@@ -156,19 +148,13 @@ def doubt_image_life(image: BaseImage, problem: Problem) -> Iterator[Objection]:
         yield Objection("I1", says, row.source[0], refuses=False)
 
 
-def validate_image_driver(environment: Environment, problem: Problem) -> Iterator[Objection]:
-    """Object to CUDA images newer than a machine's driver.
+def validate_cuda_of_image(image: BaseImage | None, problem: Problem) -> Iterator[Objection]:
+    """Object to an image of a CUDA that is newer than a machine's driver.
 
-    The legacy runtime refuses them when the container starts (I2), unless the image exempts the driver; under CDI
-    (I3), or exempt, their cuda-compat libraries break CUDA where forward compatibility is not offered (R5).
+    The legacy runtime refuses it when the container starts (I2), unless the image exempts the driver; under CDI
+    (I3), or exempt, its cuda-compat libraries break CUDA where forward compatibility is not offered (R5).
     """
-    if environment.image is not None:
-        yield from validate_cuda_of_image(environment.image, problem)
-
-
-def validate_cuda_of_image(image: BaseImage, problem: Problem) -> Iterator[Objection]:
-    """Object to an image of a CUDA that is newer than a machine's driver (I2, R5)."""
-    if image.cuda is None or problem.vendor is not Vendor.NVIDIA:
+    if image is None or image.cuda is None or problem.vendor is not Vendor.NVIDIA:
         return
     cuda = Release.parse(".".join(str(number) for number in image.cuda.numbers[:2]))
     for machine in problem.machines:
@@ -205,13 +191,6 @@ def validate_cuda_of_image(image: BaseImage, problem: Problem) -> Iterator[Objec
             yield Objection("R5", says, row.source[0], refuses=is_sure and not row.is_inferred)
 
 
-def _find_cuda_flavor(candidate: Candidate, problem: Problem, support: CudaSupport) -> str:
-    """Find the flavor of nvidia/cuda that a build needs: base for cuda-compat, "" for none."""
-    if candidate.cuda is None:
-        return ""
-    return "base" if support is CudaSupport.FORWARD else ""
-
-
 def _choose_python(candidate: Candidate, problem: Problem) -> str | None:
     request = problem.request
     if request.python:
@@ -219,12 +198,18 @@ def _choose_python(candidate: Candidate, problem: Problem) -> str | None:
     with_image = {
         row.python for row in problem.tables.images.python_images if set(problem.architectures) <= set(row.machines)
     }
-    ranked = [row.version for row in sorted(problem.tables.stack.pythons, key=lambda row: row.rank)]
     pythons = candidate.release.pythons
-    for python in dict.fromkeys([*(each for each in ranked if each in with_image or request.image), *pythons]):
+    for python in dict.fromkeys(
+        [*(each for each in rank_pythons(problem) if each in with_image or request.image), *pythons]
+    ):
         if python in pythons and _is_python_allowed(python, problem):
             return python
     return None
+
+
+def rank_pythons(problem: Problem) -> list[str]:
+    """Return the Pythons of the tables, the most widely served one first."""
+    return [row.version for row in sorted(problem.tables.stack.pythons, key=lambda row: row.rank)]
 
 
 def _is_python_allowed(python: str, problem: Problem) -> bool:

@@ -67,10 +67,8 @@ class Problem:
     @cached_property
     def gpu_names(self) -> tuple[str, ...]:
         """Every GPU to serve, with its compute capability or target."""
-        return (
-            *(describe_gpu(name, capability) for name, capability in self.gpus),
-            *(describe_amd_gpu(name, target) for name, target in self.amd_gpus),
-        )
+        named: tuple[tuple[str, ComputeCapability | str], ...] = (*self.gpus, *self.amd_gpus)
+        return tuple(describe_gpu(name, code) for name, code in named)
 
     @cached_property
     def architectures(self) -> tuple[str, ...]:
@@ -368,11 +366,7 @@ def describe_request(problem: Problem) -> str:
     return ", ".join(filter(None, parts)) + (f" on {hardware}" if hardware else "")
 
 
-def describe_gpu(name: str, capability: ComputeCapability) -> str:
-    """Name a GPU with its compute capability: "Tesla P40 (6.1)", "sm_86"."""
-    return name if name == capability.sm else f"{name} ({capability})"
-
-
-def describe_amd_gpu(name: str, target: str) -> str:
-    """Name an AMD GPU with its target: "AMD Instinct MI300X (gfx942)", "gfx942"."""
-    return name if name == target else f"{name} ({target})"
+def describe_gpu(name: str, code: ComputeCapability | str) -> str:
+    """Name a GPU with its compute capability or target: "Tesla P40 (6.1)", "sm_86", "AMD Instinct MI300X (gfx942)"."""
+    alone = code if isinstance(code, str) else code.sm
+    return name if name == alone else f"{name} ({code})"

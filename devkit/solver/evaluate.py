@@ -15,11 +15,11 @@ VALIDATORS: tuple[Validator, ...] = (
     base_image.validate_image_tag,
     base_image.validate_python_wheel,
     base_image.validate_image_system,
-    base_image.validate_image_life,
+    lambda environment, problem: base_image.doubt_image_life(environment.image, problem),
     gpu_support.validate_published,
     gpu_support.validate_gpu_code,
     gpu_support.validate_driver,
-    base_image.validate_image_driver,
+    lambda environment, problem: base_image.validate_cuda_of_image(environment.image, problem),
     packages.validate_companions,
     packages.validate_bitsandbytes,
     gpu_support.validate_features,
@@ -49,11 +49,6 @@ class Evaluation:
     def doubts(self) -> tuple[Objection, ...]:
         """The objections that only warn."""
         return tuple(objection for objection in self.objections if not objection.refuses)
-
-    @property
-    def is_clean(self) -> bool:
-        """True if there is no objection, and no need for forward compatibility."""
-        return not self.objections and self.environment.support is not CudaSupport.FORWARD
 
     @property
     def preference_key(self) -> tuple[object, ...]:

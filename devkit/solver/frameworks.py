@@ -12,6 +12,7 @@ from devkit.facts.values import Release
 from devkit.solver.base_image import (
     doubt_image_life,
     find_image,
+    rank_pythons,
     validate_cuda_of_image,
     validate_requested_image,
 )
@@ -220,7 +221,7 @@ def _choose_image(problem: Problem, choice: _Choice | None) -> tuple[str, str, T
         image = find_image(request.image, problem)
         return (
             request.image,
-            request.python or image.python or _rank_pythons(problem)[0],
+            request.python or image.python or rank_pythons(problem)[0],
             image.row or images.python_images[0],
             "requested",
         )
@@ -237,7 +238,7 @@ def _choose_image(problem: Problem, choice: _Choice | None) -> tuple[str, str, T
                 tag = f"nvidia/cuda:{cuda_row.cuda}-{choice.row.flavor}-{cuda_row.system}"
                 return tag, cuda_row.python, cuda_row, because
     specifier = choice.row.python if choice and isinstance(choice.row, FrameworkBuild) else ""
-    python = _find_python(problem, specifier) or request.python or _rank_pythons(problem)[0]
+    python = _find_python(problem, specifier) or request.python or rank_pythons(problem)[0]
     found = (row for row in images.python_images if row.python == python)
     slim = next((row for row in found if set(problem.architectures) <= set(row.machines)), None)
     because = "slim: nothing in it is for GPUs, and the host provides the driver"
@@ -247,13 +248,9 @@ def _choose_image(problem: Problem, choice: _Choice | None) -> tuple[str, str, T
 def _find_python(problem: Problem, specifier: str) -> str | None:
     """Find the Python: the requested one, or the best that the project allows; None where it is not in the specifier."""
     constraints = problem.request.constraints_on(PYTHON)
-    fits = (each for each in _rank_pythons(problem) if all(constraint.is_met_by(each) for constraint in constraints))
+    fits = (each for each in rank_pythons(problem) if all(constraint.is_met_by(each) for constraint in constraints))
     allowed = [problem.request.python] if problem.request.python else fits
     return next((each for each in allowed if satisfies_python(each, specifier)), None)
-
-
-def _rank_pythons(problem: Problem) -> list[str]:
-    return [row.version for row in sorted(problem.tables.stack.pythons, key=lambda row: row.rank)]
 
 
 def _explain_python(problem: Problem, image_row: TableRow) -> str:

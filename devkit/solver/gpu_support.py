@@ -13,7 +13,7 @@ from devkit.compat.rules import (
 )
 from devkit.compat.version_tables import Capability, RocmIndex, TorchWheel
 from devkit.facts.values import ComputeCapability, Release
-from devkit.solver.candidates import Candidate, Environment, Objection, Problem, describe_amd_gpu, describe_gpu
+from devkit.solver.candidates import Candidate, Environment, Objection, Problem, describe_gpu
 from devkit.solver.plan import FLAGS_ORIGIN, Machine, Vendor
 
 NVCC = "nvcc"
@@ -76,10 +76,10 @@ def validate_gpu_code(environment: Environment, problem: Problem) -> Iterator[Ob
             # A target runs its own code and no other's.
             if target not in index.targets:
                 held = ", ".join(index.targets)
-                says = f"{candidate} has no kernels for {describe_amd_gpu(name, target)}: it holds {held}"
+                says = f"{candidate} has no kernels for {describe_gpu(name, target)}: it holds {held}"
                 yield Objection.from_row(index, "G1", says)
             elif target in index.without_rocblas:
-                gpu = describe_amd_gpu(name, target)
+                gpu = describe_gpu(name, target)
                 says = f"the rocBLAS in {candidate} has no kernels for {gpu}: the first matrix product aborts"
                 yield Objection.from_row(index, "G1", says)
     if candidate.cuda is None:
@@ -124,7 +124,7 @@ def validate_features(environment: Environment, problem: Problem) -> Iterator[Ob
         on_amd = problem.tables.rocm.features.get(name) if environment.candidate.rocm is not None else None
         for gpu, target in problem.amd_gpus:
             if on_amd is not None and target not in on_amd.targets:
-                says = f"{row.title}: {describe_amd_gpu(gpu, target)} is not known to have it"
+                says = f"{row.title}: {describe_gpu(gpu, target)} is not known to have it"
                 yield Objection.from_row(on_amd, "F1", says)
 
 

@@ -165,7 +165,7 @@ def _find_plan(problem: Problem) -> tuple[Plan | None, tuple[Evaluation, ...]]:
     for _, builds in groupby(list_candidates(problem), key=lambda candidate: candidate.release.version):
         of_release = tuple(evaluate_candidate(candidate, problem) for candidate in builds)
         evaluations += of_release
-        if any(each.is_clean for each in of_release):
+        if any(not each.refusals and each.preference_key[:2] == (0, False) for each in of_release):
             # An older release cannot beat it: there is no need to evaluate those.
             break
     fitting = [each for each in evaluations if not each.refusals]

@@ -130,7 +130,8 @@ class _Reader:
                 continue
             followed.add(path)
             for module, line in _list_imports(tree):
-                waiting += [each for each in _list_files_of(module) if each in self._files]
+                stem = module.replace(".", "/")
+                waiting += [each for each in (f"{stem}.py", f"{stem}/__init__.py") if each in self._files]
                 self._need_module(module, f"{path}:{line}")
         if tree := _parse(self._files[SETUP_PY]):
             self._brought |= {*_list_setup_requires(tree)}
@@ -183,7 +184,8 @@ class _Reader:
         found = sorted(
             (path for path in self._files if path.rpartition("/")[2] == CMAKE), key=lambda path: path.count("/")
         )
-        text = _CMAKE_COMMENT.sub(_blank, self._files[found[0]]) if found else ""
+        # The lines of a comment stay: others are counted by them.
+        text = _CMAKE_COMMENT.sub(lambda each: "\n" * each[0].count("\n"), self._files[found[0]]) if found else ""
         depth = 0
         for call in _CMAKE_CALL.finditer(text):
             name, words = call[1].lower(), call[2].split()
@@ -233,21 +235,11 @@ def _walk_linux(tree: ast.AST) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _blank(found: re.Match[str]) -> str:
-    """Keep the lines of a comment, which others are counted by."""
-    return "\n" * found[0].count("\n")
-
-
 def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def _list_files_of(module: str) -> tuple[str, ...]:
-    path = module.replace(".", "/")
-    return (f"{path}.py", f"{path}/__init__.py")
 
 
 def _is_optional(node: ast.AST) -> bool:

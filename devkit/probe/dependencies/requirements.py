@@ -153,7 +153,9 @@ class RequirementCollector:
     ) -> None:
         """Add a PEP 508 requirement, with `url` or the name of an `index` as its source where the file says one elsewhere."""
         if len(self.needs) >= MAX_REQUIREMENTS:
-            self._note_too_many(path, line)
+            if not self.has_too_many:
+                self.has_too_many, says = True, f"not read: more than {MAX_REQUIREMENTS} requirements"
+                self.unread.insert(0, UnreadableRequirement(path, line, says))
             return
         if len(text) > MAX_REQUIREMENT_CHARACTERS:
             self.add_unreadable(path, line, f"not read: longer than {MAX_REQUIREMENT_CHARACTERS} characters")
@@ -182,13 +184,6 @@ class RequirementCollector:
             index=index,
         )
         self.needs.append(need)
-
-    def _note_too_many(self, path: str, line: int) -> None:
-        if not self.has_too_many:
-            self.has_too_many = True
-            self.unread.insert(
-                0, UnreadableRequirement(path, line, f"not read: more than {MAX_REQUIREMENTS} requirements")
-            )
 
     def need_table(
         self,

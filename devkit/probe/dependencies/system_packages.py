@@ -28,15 +28,11 @@ def find_system_packages(files: ProjectFiles) -> tuple[SystemPackage, ...]:
     found: dict[str, SystemPackage] = {}
     for path in [path for kind in kinds for path in kind][:MAX_FILES]:
         text = files.read(path, "apt") or ""
-        for name, line in _in_dockerfile(text) if path in kinds[0] else _in_text(text):
+        runs = [each for each in parse_instructions(text) if each.keyword == "RUN"] if path in kinds[0] else []
+        inside = ((name, each.line) for each in runs for name, _ in _in_text(f"{each.text}\n{each.heredoc}"))
+        for name, line in inside if path in kinds[0] else _in_text(text):
             found.setdefault(name, SystemPackage(name, path, line, path in kinds[2]))
     return tuple(found.values())
-
-
-def _in_dockerfile(text: str) -> Iterator[tuple[str, int]]:
-    for each in parse_instructions(text):
-        if each.keyword == "RUN":
-            yield from ((name, each.line) for name, _ in _in_text(f"{each.text}\n{each.heredoc}"))
 
 
 def _in_text(text: str) -> Iterator[tuple[str, int]]:

@@ -75,7 +75,10 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
     requirement, reason = _describe_devkit(settings)
     packages = ["ca-certificates", "curl", "g++", "gcc", "git", "less", "libc6-dev", "openssh-client", "procps"]
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
-    packages += _find_newer_python(plan) if requirement else []
+    if requirement and Release.parse(plan.python) < Release.parse(DEVKIT_PYTHON):
+        # The project's Python is too old for devkit; where the system has no newer one, uv looks for it.
+        system = find_image_system(plan.base_image, load_tables().images.systems)
+        packages += [system.newer_python] if system and system.newer_python else []
     packages += ["sudo"] if settings.sudo else []
     compile_commands = build_compile_commands(plan, settings)
     packages += compile_commands.system_packages
@@ -133,14 +136,6 @@ def _describe_devkit(settings: ContainerSettings) -> tuple[str, str]:
             return "", ""
         case _:
             assert_never(settings.source)
-
-
-def _find_newer_python(plan: Plan) -> list[str]:
-    """Find the system package with a Python for devkit, where the project's is too old; elsewhere uv looks for one."""
-    if Release.parse(plan.python) >= Release.parse(DEVKIT_PYTHON):
-        return []
-    system = find_image_system(plan.base_image, load_tables().images.systems)
-    return [system.newer_python] if system and system.newer_python else []
 
 
 def quote_labels(settings: ContainerSettings) -> tuple[str, ...]:

@@ -36,11 +36,6 @@ def render_profile_files(_plan: Plan, settings: ContainerSettings) -> Iterator[A
         yield Artifact.from_text(path, text)
 
 
-def render_profile_services(profiles: Sequence[str]) -> str:
-    """Render the profiles' services for the Compose file, below `services:`; "" for none."""
-    return render_template("devcontainer/profiles/jupyter.yml.j2") if "jupyter" in validate_profiles(profiles) else ""
-
-
 def find_profile_packages(plan: Plan, settings: ContainerSettings) -> tuple[ProfilePackage, ...]:
     """Find the packages that the profiles add to the image; a package that the plan has stays as planned."""
     planned = plan.versions
