@@ -430,7 +430,7 @@ def _rehearse(run: _Run, client: _Client) -> tuple[dict[str, Any], tuple[str, ..
     if client.name == "podman":
         # Each of its services is started alone.
         return build_rehearsal(run.config, image, label=label, present=networks, has_health_check=lambda _image: True)
-    # The dev container CLI gives the project another name than Compose; the folder is the same.
+    # The dev container CLI gives the project a different name than Compose; the folder is the same.
     rows = [row.partition("\t") for row in run.ask(*client.command, "ps", "--all", "--format", _OWN).out.splitlines()]
     started = {name for folder, _, name in rows if f"{folder}/".startswith(f"{run.project}/")}
     there = run.ask(*client.command, "network", "ls", "--format", "{{.Name}}").out.split()
