@@ -4,6 +4,7 @@ import base64
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,6 +14,8 @@ class PackageServer:
 
     def __init__(self, wheels: Sequence[Path], *, login: str = "", redirect: str = "") -> None:
         self.wheels = {wheel.name: wheel.read_bytes() for wheel in wheels}
+        self.pythons: dict[str, str] = {}
+        """By wheel, the Pythons that it is for."""
         self.requests: list[str] = []
         self.login = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
         self.redirect = redirect
@@ -33,7 +36,8 @@ class PackageServer:
         if name in self.wheels:
             return 200, self.wheels[name]
         found = [each for each in self.wheels if each.partition("-")[0].replace("_", "-").lower() == name]
-        links = "".join(f'<a href="/files/{each}">{each}</a>' for each in found)
+        needs = {each: f' data-requires-python="{escape(said)}"' for each, said in self.pythons.items()}
+        links = "".join(f'<a href="/files/{each}"{needs.get(each, "")}>{each}</a>' for each in found)
         return (200, f"<!DOCTYPE html><html><body>{links}</body></html>".encode()) if found else (404, b"")
 
 

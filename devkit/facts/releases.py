@@ -23,7 +23,8 @@ class MissingName:
     `name` is the name, the attribute or the argument, "" for a whole module. `owner` is the class or function that lacks it,
     as `Class`, `Class.method` or `function`, "" for a name of a module. An attribute
     of a module is there only if the module imports or defines it. `folders` are the site-packages of the frames, `frame` is
-    the file of the last one, and `caller` that of the last one outside the library, below site-packages.
+    the file of the last one, and `caller` that of the last one outside the library, below site-packages. `python` is the
+    Python of the program, such as 3.11: releases that are not for it do not help.
     """
 
     name: str
@@ -34,6 +35,7 @@ class MissingName:
     folders: tuple[str, ...] = ()
     frame: str = ""
     caller: str = ""
+    python: str = ""
 
 
 @dataclass(frozen=True)

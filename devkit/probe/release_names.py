@@ -26,6 +26,7 @@ from threading import Semaphore, Thread
 from typing import TypeVar
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -74,11 +75,19 @@ class Sight(StrEnum):
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel of a release: its address, and the header of a login for its server."""
+    """A wheel of a release: its address, the header of a login for its server, and the Pythons that it is for."""
 
     version: Version
     url: str
     login: str = ""
+    requires_python: str = ""
+
+    def runs_on(self, python: str) -> bool:
+        """Say if the release is for a Python such as 3.11; "" is any."""
+        try:
+            return not python or SpecifierSet(self.requires_python).contains(f"{python}.99")
+        except InvalidSpecifier:
+            return True
 
 
 def read_history(missing: MissingName) -> NameHistory | Unknown:
@@ -190,7 +199,10 @@ class _Reader:
         wait((future,), timeout=max(0.0, self._ends_at - time.monotonic()))
         if not future.done() or isinstance(future.exception(), TimeoutError):
             return Unknown("the index does not answer")
-        return future.result()
+        wheels, python = future.result(), self._missing.python
+        if isinstance(wheels, Unknown):
+            return wheels
+        return [each for each in wheels if each.runs_on(python)] or Unknown(f"no {package} is for Python {python}")
 
     def _add_caller(self, history: NameHistory) -> NameHistory:
         """Add the release of the calling package that no longer asks for the name, where a release removed it."""
@@ -361,12 +373,19 @@ def _split_login(index: str) -> tuple[str, str]:
     return urlunsplit((parts.scheme, host, parts.path, "", "")), login
 
 
-def _list_files(page: bytes, kind: str) -> list[tuple[str, str]]:
-    """List the files of a project's page that are not withdrawn: name and address. Source: PEP 503, PEP 592, PEP 691."""
+def _list_files(page: bytes, kind: str) -> list[tuple[str, str, str]]:
+    """List the files of a project's page that are not withdrawn: name, address, and the Pythons that they are for.
+
+    Source: PEP 503, PEP 592, PEP 691.
+    """
     if "json" in kind:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             rows = json.loads(page)["files"]
-            return [(str(each["filename"]), str(each["url"])) for each in rows if not each.get("yanked")]
+            return [
+                (str(each["filename"]), str(each["url"]), str(each.get("requires-python") or ""))
+                for each in rows
+                if not each.get("yanked")
+            ]
         return []
     parser = _Links()
     parser.feed(page.decode("utf-8", "replace"))
@@ -376,19 +395,20 @@ def _list_files(page: bytes, kind: str) -> list[tuple[str, str]]:
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.files: list[tuple[str, str]] = []
+        self.files: list[tuple[str, str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
         url = found.get("href") or ""
         if tag == "a" and "data-yanked" not in found:
-            self.files.append((unquote(urlsplit(url).path).rpartition("/")[2], url))
+            name = unquote(urlsplit(url).path).rpartition("/")[2]
+            self.files.append((name, url, found.get("data-requires-python") or ""))
 
 
-def _choose_wheels(files: Iterable[tuple[str, str]], base: str, address: str, login: str) -> list[Wheel]:
+def _choose_wheels(files: Iterable[tuple[str, str, str]], base: str, address: str, login: str) -> list[Wheel]:
     """Choose of each release the wheel that is the likeliest to have sources: the one for every machine, else for Linux."""
-    best: dict[Version, tuple[tuple[bool, bool, str], str]] = {}
-    for name, url in files:
+    best: dict[Version, tuple[tuple[bool, bool, str], str, str]] = {}
+    for name, url, pythons in files:
         try:
             _, version, _, tags = parse_wheel_filename(name)
         except (InvalidWheelFilename, InvalidVersion):
@@ -396,7 +416,7 @@ def _choose_wheels(files: Iterable[tuple[str, str]], base: str, address: str, lo
         platforms = {each.platform for each in tags}
         rank = ("any" in platforms, any("linux" in each and "x86_64" in each for each in platforms), name)
         if version not in best or rank > best[version][0]:
-            best[version] = rank, url
+            best[version] = rank, url, pythons
     stable = [each for each in best if not each.is_prerelease] or list(best)
     chosen = []
     for version in sorted(stable):
@@ -405,7 +425,7 @@ def _choose_wheels(files: Iterable[tuple[str, str]], base: str, address: str, lo
             continue
         # Only the index itself gets its login.
         is_own = urlsplit(url)[:2] == urlsplit(address)[:2]
-        chosen.append(Wheel(version, url, login if is_own else ""))
+        chosen.append(Wheel(version, url, login if is_own else "", best[version][2]))
     return chosen
 
 

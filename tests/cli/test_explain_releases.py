@@ -9,6 +9,9 @@ from click.testing import CliRunner
 
 from devkit import api
 from devkit.cli.explain import explain
+from devkit.doctor.signatures.log_text import read_words
+from devkit.doctor.signatures.missing_names import find_missing_name
+from devkit.doctor.signatures.text_facts import read_text_facts
 from devkit.probe import release_names
 from tests.package_server import serve_packages
 from tests.wheels import make_wheel
@@ -168,6 +171,16 @@ def test_a_name_that_the_installed_release_does_not_have_yet(library):
     assert "2.0 is the first release that has it" in match["cause"]
     assert match["fix"]["commands"] == ["uv pip install 'torchlib>=2.0'"]
     assert match["confidence"] == "certain"
+
+
+def test_a_release_for_newer_pythons_alone_is_not_proposed(library):
+    served = library(init(""), init("def Old(): ...\n"))
+    served.pythons = {name: ">=3.12" for name in served.wheels if "-2." in name}
+    text = MISSING.replace("torch 2.4.0", "torchlib 1.0 torch")
+    assert ask(text)["matches"][0]["fix"]["commands"] == ["pip install 'torchlib>=3.0'"]
+    served.pythons |= {name: ">=3.12" for name in served.wheels if "-3." in name}
+    assert "none has it" in ask(text)["not_read"]
+    assert ask(text.replace("3.11", "3.12"))["matches"][0]["fix"]["commands"] == ["pip install 'torchlib>=2.0'"]
 
 
 def test_a_newer_release_that_removed_the_name_again_is_left_out(library, tmp_path):
@@ -336,3 +349,9 @@ def test_nothing_of_a_wheel_is_imported(library):
     library(init("import sys\nsys.torchlib_was_run = True\ndef Old(): ...\n"), init(""))
     ask(MISSING)
     assert not hasattr(sys, "torchlib_was_run")
+
+
+def test_of_the_libraries_that_have_a_class_the_one_that_the_text_names_is_asked_first():
+    words = read_words("transformers==4.45.2\nTypeError: Trainer.__init__() got an unexpected keyword argument 'x'")
+    missing = find_missing_name(words, read_text_facts(words))
+    assert [each.package for each in missing.candidates] == ["transformers", "pytorch-lightning"]

@@ -121,12 +121,8 @@ def decode_family(row: _Row) -> Family:
 
 
 def _decode_cause(row: Mapping[str, Any]) -> FamilyCause:
-    own = {
-        key: row[key] for key in row if key not in ("fix", "problem", "xids", "texts", "where", "given", "excluded_by")
-    }
-    values = decode_fields(own, FamilyCause) | {
-        key: row[key] for key in ("where", "given", "excluded_by") if key in row
-    }
+    own = {key: row[key] for key in row if key not in ("fix", "problem", "xids", "texts", "where", "given")}
+    values = decode_fields(own, FamilyCause) | {key: row[key] for key in ("where", "given") if key in row}
     if "problem" in row:
         problem = find_problem_row(row["code"], row["problem"])
         values.setdefault("cause", problem.message)

@@ -8,45 +8,23 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from devkit.doctor.fixes import list_configure_commands, list_restart_commands
 from devkit.doctor.model import Fix, Restart, Side
 from devkit.doctor.problems import decode_fix_rows, find_problem_row, render_fix
 from devkit.doctor.signatures.text_facts import TextFacts
+from devkit.facts.decode import decode_fields
+from devkit.formats.shipped import load
 
 OF_CONTAINER = ("kubernetes", "podman", "apptainer", "enroot")
 """Engines whose containers no Docker command starts."""
 
-_WITH_VALUE = frozenset(
-    (
-        *(
-            "-e",
-            "--env",
-            "-v",
-            "--volume",
-            "-p",
-            "--publish",
-            "-u",
-            "--user",
-            "--gpus",
-            "--runtime",
-            "--device",
-            "--shm-size",
-        ),
-        *(
-            "--ulimit",
-            "--cap-add",
-            "--security-opt",
-            "--ipc",
-            "--network",
-            "--net",
-            "--entrypoint",
-            "--group-add",
-            "--platform",
-        ),
-        *("--add-host", "--name", "--pids-limit", "--memory", "-m", "--env-file", "--mount"),
-    )
-)
+_WITH_VALUE = frozenset((
+    "-e", "--env", "-v", "--volume", "-p", "--publish", "-u", "--user", "--gpus", "--runtime", "--device", "--shm-size",
+    "--ulimit", "--cap-add", "--security-opt", "--ipc", "--network", "--net", "--entrypoint", "--group-add",
+    "--platform", "--add-host", "--name", "--pids-limit", "--memory", "-m", "--env-file", "--mount",
+))  # fmt: skip
 _LONG = {"-e": "--env", "-v": "--volume", "-p": "--publish", "-u": "--user", "--net": "--network", "-m": "--memory"}
 _RUN = re.compile(r"(?:^|(?<=; )|(?<=&& )|(?<=\$ )|(?<=sudo ))docker run\b")
 _DAEMON = re.compile(
@@ -74,24 +52,6 @@ _APT = re.compile(
 _OF_APT = re.compile(r"(?:sudo )?(?:apt\b|apt-\w+|dpkg\b|ubuntu-drivers)")
 _MANAGERS = {"rhel": "dnf", "fedora": "dnf", "arch": "pacman", "opensuse": "zypper", "suse": "zypper"}
 _INSTALL = {"dnf": "sudo dnf install -y", "pacman": "sudo pacman -S --needed", "zypper": "sudo zypper install -y"}
-_NAMES: Mapping[str, Mapping[str, str]] = {
-    "dnf": {
-        "build-essential": "gcc gcc-c++ make",
-        "python3-dev": "python3-devel",
-        "linux-headers-$(uname": "kernel-devel-$(uname",
-        "g++": "gcc-c++",
-        "libgl1": "mesa-libGL",
-    },
-    "pacman": {
-        "build-essential": "base-devel",
-        "python3-dev": "python",
-        "linux-headers-$(uname": "linux-headers  # $(uname",
-        "g++": "gcc",
-        "'nvidia-*'": "nvidia-open nvidia-utils",
-    },
-    "zypper": {"build-essential": "gcc gcc-c++ make", "python3-dev": "python3-devel", "g++": "gcc-c++"},
-}
-"""Names of packages where they differ from Debian's."""
 _DOCKER = re.compile(r"\bdocker(?:-compose)?\b(?!\.io|://|-ce|-registry)")
 _DOCKER_WORDS = re.compile(
     r"(?i)\bdocker\b|compose\b|`--|\bengine\b|the container is (?:created|started)|Start the container"
@@ -117,66 +77,11 @@ _ROOTLESS_CDI = (
 )
 """The daemon of rootless Docker sees its own /etc, and not /etc/cdi."""
 
-_POD_GPU = "resources: {limits: {nvidia.com/gpu: 1}}"
-_OPTIONS: Mapping[str, _Option] = {
-    "--gpus": _Option("Request the GPU", (_POD_GPU,), "gpus: all", "--nv"),
-    "--runtime": _Option("use the nvidia runtime", ("runtimeClassName: nvidia",), "runtime: {value}", "--nv"),
-    "--shm-size": _Option(
-        "mount a larger /dev/shm",
-        (
-            "volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: {binary}}}}}]",
-            "volumeMounts: [{{name: shm, mountPath: /dev/shm}}]",
-        ),
-        "shm_size: {value}b",
-    ),
-    "--env": _Option(
-        "set the variable", ("env: [{{name: {name}, value: '{given}'}}]",), "environment: ['{value}']", "--env {value}"
-    ),
-    "--volume": _Option(
-        "mount the folder",
-        (
-            "volumeMounts: [{{name: data, mountPath: {target}}}]",
-            "volumes: [{{name: data, hostPath: {{path: {origin}}}}}]",
-        ),
-        "volumes: ['{value}']",
-        "--bind {value}",
-    ),
-    "--ulimit": _Option(
-        "raise the limit, which a pod inherits from the node's container runtime",
-        compose="ulimits: {{{name}: {given}}}",
-        node="sudo systemctl edit containerd  # [Service] Limit{upper}=infinity",
-    ),
-    "--cap-add": _Option(
-        "add the capability", ("securityContext: {{capabilities: {{add: [{value}]}}}}",), "cap_add: [{value}]"
-    ),
-    "--privileged": _Option("run privileged", ("securityContext: {{privileged: true}}",), "privileged: true"),
-    "--user": _Option(
-        "run as the user", ("securityContext: {{runAsUser: 1000, runAsGroup: 1000}}",), "user: '{value}'"
-    ),
-    "--ipc": _Option("share the host's IPC", ("hostIPC: true",), "ipc: {value}"),
-    "--network": _Option("share the host's network", ("hostNetwork: true",), "network_mode: {value}"),
-    "--device": _Option(
-        "request the device through its device plugin",
-        ("resources: {{limits: {{{resource}: 1}}}}",),
-        "devices: ['{value}']",
-    ),
-    "--security-opt": _Option(
-        "relax the confinement",
-        ("securityContext: {{seccompProfile: {{type: Unconfined}}}}",),
-        "security_opt: ['{value}']",
-    ),
-    "--group-add": _Option(
-        "add the group", ("securityContext: {{supplementalGroups: [<number of the group>]}}",), "group_add: ['{value}']"
-    ),
-    "--pids-limit": _Option("raise the process limit, the kubelet's podPidsLimit", compose="pids_limit: {value}"),
-    "--add-host": _Option(
-        "name the host",
-        ("hostAliases: [{{ip: <address>, hostnames: [host.docker.internal]}}]",),
-        "extra_hosts: ['{value}']",
-    ),
-    "--entrypoint": _Option("start the program", ("command: [{value}]",), "entrypoint: {value}"),
-    "--publish": _Option("publish the port", (), "ports: ['{value}']"),
-}
+
+@cache
+def _load_options() -> Mapping[str, _Option]:
+    rows = load(__package__, "engines")["option"]
+    return {name: _Option(**decode_fields(row, _Option)) for name, row in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -220,6 +125,32 @@ def fit_to_engine(fix: Fix, facts: TextFacts) -> Fix:
     return replace(fix, summary=summary, commands=commands, restart=Restart.NONE if is_gone else fix.restart)
 
 
+_OPERATOR = (
+    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values"
+    " --set toolkit.env[0].name=CONTAINERD_CONFIG --set toolkit.env[0].value={}"
+    " --set toolkit.env[1].name=CONTAINERD_SOCKET --set toolkit.env[1].value={}"
+)
+
+
+def fit_to_cluster(fix: Fix, facts: TextFacts) -> Fix:
+    """Return a fix with its commands for containerd in the form of a distribution of Kubernetes that has its own."""
+    own_paths = load(__package__, "engines")["cluster"].get(facts.find("cluster"))
+    if own_paths is None:
+        return fix
+    config, socket, service = (own_paths[name] for name in ("config", "socket", "service"))
+    own = f"sudo nvidia-ctk runtime configure --runtime=containerd --config={config}"
+    configure = _OPERATOR.format(config, socket) if "nvidia-container-toolkit-daemonset" in facts.lowered else own
+    written = (
+        configure
+        if "nvidia-ctk runtime configure --runtime=containerd" in command
+        else command.replace("systemctl restart containerd", f"systemctl restart {service}").replace(
+            "containerd config dump | grep -A5 nvidia", f"grep -A5 nvidia {config}"
+        )
+        for command in fix.commands
+    )
+    return replace(fix, commands=tuple(dict.fromkeys(written)))
+
+
 def _render_shared(name: str, facts: TextFacts) -> Fix:
     return render_fix(decode_fix_rows(name), {}, facts.facts)
 
@@ -234,7 +165,8 @@ def _to_distribution(command: str, manager: str) -> str:
     found = _APT.search(command)
     if found is None:
         return command
-    packages = " ".join(_NAMES.get(manager, {}).get(name, name) for name in found["packages"].split())
+    names = load(__package__, "engines")["package"].get(manager, {})
+    packages = " ".join(names.get(name, name) for name in found["packages"].split())
     return f"{command[: found.start()]}{_INSTALL[manager]} {packages}{command[found.end() :]}"
 
 
@@ -255,8 +187,8 @@ def _replace_snap(facts: TextFacts) -> Fix:
 
 
 def _summarize(runs: list[_Run], engine: str) -> str:
-    names = dict.fromkeys(name for run in runs for name, _ in run.options if name in _OPTIONS)
-    does = [_OPTIONS[name].does for name in names]
+    names = dict.fromkeys(name for run in runs for name, _ in run.options if name in _load_options())
+    does = [_load_options()[name].does for name in names]
     said = ", ".join(does) or "Change it"
     where = {"kubernetes": "in the pod's spec", "podman": "when Podman creates the container"}
     return f"{said[0].upper()}{said[1:]} {where.get(engine, 'when the container starts')}."
@@ -305,7 +237,7 @@ def _to_pod(command: str) -> Iterator[str]:
     run = _parse_run(command)
     if run is not None:
         for name, value in dict.fromkeys(run.options):
-            option = _OPTIONS.get(name)
+            option = _load_options().get(name)
             yield from (
                 f"# pod: {_fill(line, value) if '{{' in line or '{value}' in line else line}"
                 for line in (option.pod if option else ())
@@ -368,7 +300,7 @@ def _to_apptainer(command: str) -> Iterator[str]:
         options = [
             _fill(option.apptainer, value)
             for name, value in run.options
-            if (option := _OPTIONS.get(name)) and option.apptainer
+            if (option := _load_options().get(name)) and option.apptainer
         ]
         if options:
             image = f"docker://{run.image}" if run.image not in ("", "…", "<image>") else "<image>"
@@ -441,6 +373,6 @@ def _to_compose(commands: Iterable[str]) -> Iterator[str]:
             yield command
             continue
         for name, value in run.options:
-            if (option := _OPTIONS.get(name)) and option.compose:
+            if (option := _load_options().get(name)) and option.compose:
                 yield f"# compose.yaml, in the service: {_fill(option.compose, value)}"
         yield "docker compose up -d --force-recreate"

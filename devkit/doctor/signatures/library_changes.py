@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from pkgutil import get_data
 
+from devkit.doctor.signatures.frames import list_packages
 from devkit.doctor.signatures.log_text import Words
 from devkit.doctor.signatures.text_facts import read_versions
 
-_FRAME = re.compile(r"File \"([^\"]{1,300})\", line \d")
-_PACKAGE = re.compile(r"(?:(?:site|dist)-packages|custom_nodes)[/\\]([A-Za-z]\w{0,60})(?=[/\\.])")
-STANDARD_FILE = re.compile(
-    r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$"
-)
 OWN_CODE = "the program"
 _DISTINCTIVE = re.compile(r"[a-z][A-Z]|_.*_|[(]")
 """What a name has that leads to its library where the text does not name it."""
@@ -31,7 +27,6 @@ _ALIASES = {
     **dict.fromkeys(("asyncore", "asynchat", "smtpd", "cgi", "pipes", "audioop", "imghdr", "telnetlib"), "python"),
 }
 """Libraries by the name of a module, where they differ."""
-_MAX_FRAMES = 200
 _NAMED_MODULE = re.compile(r"cannot import name '\w{1,60}' from '?(?:partially initialized module '?)?(\w+)")
 """The package of a name that a text without a capture of its module misses."""
 
@@ -61,6 +56,19 @@ def find_changes(words: str) -> Iterator[Change]:
         name = changes[changes.rfind(" ", 0, place + 1) + 1 : changes.find(" ", place + 1)]
         yield Change(library, kind == "removed", release, name)
         place = changes.find(words, place + 1)
+
+
+@cache
+def load_distributions() -> Mapping[str, str]:
+    """Return the packages on the index by the names of their modules."""
+    from devkit.compat.version_tables import load_tables
+
+    return load_tables().imports.distributions(with_compiled=True)
+
+
+def name_distribution(module: str) -> str:
+    """Return the package of a module, also of a compiled one such as flash_attn_2_cuda; the module itself where no table knows it."""
+    return load_distributions().get(re.sub(r"(?:_\d)?_cuda$", "", module), module)
 
 
 def find_class_libraries(name: str) -> list[str]:
@@ -164,15 +172,6 @@ def _list_names(captures: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
         if not module:
             yield f":{thing} ", False
         yield from ((f" {module}.{thing} ", True),) if module else ()
-
-
-def list_packages(shown: str) -> list[str]:
-    """Return the packages of the frames above an error, "" for files of the program's own."""
-    files = [found[1] for found in _FRAME.finditer(shown[-64 * 1024 :]) if not STANDARD_FILE.search(found[1])][
-        -_MAX_FRAMES:
-    ]
-    packages = (_PACKAGE.search(file) for file in files)
-    return [found[1] if found else "" for found in packages]
 
 
 def _names_library(library: str, lowered: str) -> bool:

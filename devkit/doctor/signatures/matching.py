@@ -114,7 +114,7 @@ def _rank_causes(
     """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
     scored = []
     for row in family.causes:
-        given = list_given(row.given, captures, excluded_by=row.excluded_by)
+        given = list_given(row.given, captures)
         if (
             given is None
             or not _applies(row, captures)
@@ -148,14 +148,11 @@ def _rank_causes(
     return ranked
 
 
-def list_given(
-    given: Mapping[str, str], facts: Mapping[str, str], *, excluded_by: Mapping[str, str]
-) -> tuple[str, ...] | None:
-    """List the values of the facts that a row needs; None where the text lacks one, or states what excludes the row."""
+def list_given(given: Mapping[str, str], facts: Mapping[str, str]) -> tuple[str, ...] | None:
+    """List the values of the facts that a row needs; None where the text lacks one."""
     found = tuple(facts.get(name, "") for name in given)
-    is_excluded = any(re.match(rule, facts.get(name, "")) for name, rule in excluded_by.items())
     has_all = all(value and re.match(given[name], value) for name, value in zip(given, found, strict=True))
-    return found if has_all and not is_excluded else None
+    return found if has_all else None
 
 
 def _applies(row: FamilyCause, captures: Mapping[str, str]) -> bool:

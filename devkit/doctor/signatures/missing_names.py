@@ -9,17 +9,18 @@ from dataclasses import replace
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.signatures.catalog import find_candidates
-from devkit.doctor.signatures.library_changes import OWN_CODE, STANDARD_FILE, find_class_libraries
+from devkit.doctor.signatures.frames import list_frames
+from devkit.doctor.signatures.library_changes import (
+    OWN_CODE,
+    find_class_libraries,
+    load_distributions,
+    name_distribution,
+)
 from devkit.doctor.signatures.log_text import Words
 from devkit.doctor.signatures.matching import find_template
 from devkit.doctor.signatures.text_facts import PACKAGES, TextFacts
 from devkit.facts.releases import Candidate, MissingName, NameHistory
 
-_FRAME = re.compile(
-    r"(?P<folder>File \"[^\"\n]{0,300}?(?:site|dist)-packages[/\\]|(?<![\w(./\\-])[^\s\"'(\[]{0,300}?(?:site|dist)-packages[/\\])"
-    r"(?P<file>(?:[\w.-]+[/\\])*[\w-]+\.py)(?=[\"\]:]| in )|File \"(?P<other>[^\"]{1,300})\", line \d|(?P<cell>Cell In\[|<ipython-input-)"
-)
-"""A frame of a traceback: of an installed package, in the forms of Python, IPython and rich, or of the program itself."""
 _IMPORT = re.compile(r"\bfrom ([A-Za-z_][\w.]*) import ([^\n]{1,300})")
 _CALL = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)\(")
 _PLACE = re.compile(r"'\s{0,3}\(([^)\n]{1,300})\)")
@@ -37,15 +38,15 @@ def find_missing_name(text: Words, values: TextFacts) -> MissingName | None:
             hit = find_template(template, text)
             missing = hit and _describe(hit[0].format_captures(hit[1]), text, hit[1], values)
             if missing:
-                return missing
+                return replace(missing, python=values.python or "")
     return None
 
 
 def _describe(captures: Mapping[str, str], text: Words, found: re.Match[str], values: TextFacts) -> MissingName | None:
     if captures.keys() & {"model", "count"} or text.lowered.startswith("name '", found.start()):
         return None
-    above = text.shown[max(0, found.start() - (64 << 10)) : found.start()]
-    frames = list(_list_frames(above))
+    above = text.shown[: found.start()]
+    frames = list(list_frames(above))
     function, module = captures.get("function", ""), captures.get("module", "")
     name = captures.get("argument", "") or captures.get("thing", "")
     owner = captures.get("owner", "") or function.rpartition(":")[2]
@@ -86,15 +87,6 @@ def _add_frames(missing: MissingName, frames: list[tuple[str, str]]) -> MissingN
     return missing if missing.candidates or (missing.owner and missing.frame) else None
 
 
-def _list_frames(shown: str) -> Iterator[tuple[str, str]]:
-    """Yield for each frame the folder of installed packages and the file below it; both "" for the program's own files."""
-    for found in _FRAME.finditer(shown):
-        if found["file"]:
-            yield found["folder"].removeprefix('File "').rstrip("/\\"), found["file"].replace("\\", "/")
-        elif found["cell"] or not STANDARD_FILE.search(found["other"]):
-            yield "", ""
-
-
 def _list_of_module(module: str, text: Words, found: re.Match[str], values: TextFacts) -> list[Candidate]:
     """List the package of a module, if the text or the tables know it for one: a file of the program is not asked about."""
     root = module.partition(".")[0]
@@ -106,20 +98,24 @@ def _list_of_module(module: str, text: Words, found: re.Match[str], values: Text
 
 def _is_package(root: str, values: TextFacts) -> bool:
     """Say if the tables or a version in the text show that a module is of a package: others may be the program's own."""
-    return root in _get_distributions() or bool(values.find_version(canonicalize_name(root)))
+    return root in load_distributions() or bool(values.find_version(canonicalize_name(root)))
 
 
 def _list_of_owner(
     owner: str, module: str, text: Words, frames: list[tuple[str, str]], values: TextFacts
 ) -> Iterator[Candidate]:
-    """Yield the packages that a class or function may be of: imported so, known so, of a frame, named with a version."""
+    """Yield the packages that a class or function may be of: imported so, known so, of a frame, named with a version.
+
+    Of those that are known for it, the ones whose version the text says come first.
+    """
     first = owner.partition(".")[0]
     lines = (found[1] for found in _IMPORT.finditer(text.shown) if re.search(rf"\b{re.escape(first)}\b", found[2]))
     stated = (each for each in PACKAGES if each in text.lowered and values.find_version(each))
     inside = (file.partition("/")[0] for _, file in frames[-1:] if file)
     seen = set()
     imported = (each for each in (module, *lines) if _is_package(each.partition(".")[0], values))
-    for each in (*imported, *find_class_libraries(first), *inside, *stated):
+    known = sorted(find_class_libraries(first), key=lambda each: not values.find_version(canonicalize_name(each)))
+    for each in (*imported, *known, *inside, *stated):
         root = each.partition(".")[0].replace("-", "_")
         if root not in ("", "python", *sys.stdlib_module_names) and root not in seen and not each.startswith("."):
             seen.add(root)
@@ -128,7 +124,7 @@ def _list_of_owner(
 
 def _find_callee(above: str, owner: str) -> tuple[str, str]:
     """Return the module and the class that the last line above an error calls, where the error says only __init__."""
-    lines = [each for each in above.splitlines()[-6:] if each.strip(" ^~-")]
+    lines = [each for each in above[-4096:].splitlines()[-6:] if each.strip(" ^~-")]
     called = _CALL.findall(lines[-1]) if lines else []
     if not called or called[-1] in ("super", "func", "cls"):
         return "", owner
@@ -138,15 +134,9 @@ def _find_callee(above: str, owner: str) -> tuple[str, str]:
 
 def _build_candidate(module: str, values: TextFacts) -> Candidate:
     root = module.partition(".")[0]
-    package = canonicalize_name(_get_distributions().get(root, root))
+    package = canonicalize_name(name_distribution(root))
     version = values.find_version(package)
     return Candidate(module, package, version, "the text" if version else "")
-
-
-def _get_distributions() -> Mapping[str, str]:
-    from devkit.compat.version_tables import load_tables
-
-    return load_tables().imports.distributions(with_compiled=True)
 
 
 def describe_history(missing: MissingName, history: NameHistory) -> dict[str, str]:

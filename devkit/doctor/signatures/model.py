@@ -11,8 +11,8 @@ from devkit.doctor.problems import FixRow
 class FamilyCause:
     """One cause of a family's errors.
 
-    `where` are regular expressions of captures, without which the cause does not apply, `given` such of facts of the text,
-    and `excluded_by` of facts that exclude it. `proof` are words of the text that exclude every other cause (a cause with
+    `where` are regular expressions of captures and facts of the text, without which the cause does not apply, and `given` such
+    of facts that the text must state. `proof` are words of the text that exclude every other cause (a cause with
     nothing else applies only with them), `speaks_for` and `speaks_against` such that make it more or less probable. Without
     one of `needs` the cause does not apply. `confidence` is what the error's own words allow: CERTAIN if they leave no other
     cause, once `where` holds. `code` is the check that looks for it on a machine, "" where none does.
@@ -32,7 +32,6 @@ class FamilyCause:
     speaks_against: tuple[str, ...] = ()
     computed: str = ""
     given: Mapping[str, str] = field(default_factory=dict)
-    excluded_by: Mapping[str, str] = field(default_factory=dict)
     confidence: Confidence = Confidence.LIKELY
     also: tuple[str, ...] = ()
     is_plain: bool = False

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from devkit.doctor.model import Fix
-from devkit.doctor.problems import FixRow, render_fix
-from devkit.doctor.signatures.engines import fit_to_engine
+from devkit.doctor.problems import FixRow, build_unknown_facts, render_fix
+from devkit.doctor.signatures.engines import fit_to_cluster, fit_to_engine
+from devkit.doctor.signatures.library_changes import load_distributions, name_distribution
 from devkit.doctor.signatures.text_facts import TextFacts
 from devkit.facts.machine import Torch
 from devkit.facts.model import Python
@@ -26,13 +27,6 @@ _PLAIN = re.compile(r"[\w./:@+-]{1,160}")
 
 _OF_FILE = re.compile(r"(?:site|dist)-packages/([A-Za-z]\w{1,60}?)(?:-\d|/|\.cpython|\.abi3|\.so)")
 """The package that a file belongs to."""
-_DISTRIBUTIONS: Mapping[str, str] = {
-    "PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
-    "flash_attn_2_cuda": "flash-attn", "flash_attn": "flash-attn", "bs4": "beautifulsoup4", "pkg_resources": "setuptools",
-    "google": "protobuf", "Crypto": "pycryptodome", "dotenv": "python-dotenv", "llama_cpp": "llama-cpp-python",
-}  # fmt: skip
-"""Packages by the name of a module, where they differ."""
-
 _ANY_GPU = re.compile(r" -i __index__$(?<!reset -i __index__)")
 """The choice of a GPU in a command that only reads, and may read all."""
 
@@ -124,7 +118,7 @@ def render_fix_of(row: _Row, captures: Mapping[str, str], facts: TextFacts) -> F
         if row.variants
         else _fill(row.fix, {**list_values(facts), **captures}, _NAME)
     )
-    fix = fit_to_engine(fix, facts)
+    fix = fit_to_cluster(fit_to_engine(fix, facts), facts)
     return replace(fix, commands=tuple(_name_things(command, captures, facts) for command in fix.commands))
 
 
@@ -139,7 +133,11 @@ def _name_things(command: str, captures: Mapping[str, str], facts: TextFacts) ->
         value = captures.get(name, "") or (stated[0] if len(stated) == 1 else "" if stated else captured.get(name, ""))
         return value if _PLAIN.fullmatch(value) else found[0]
 
-    return _ASKED.sub(find, command.replace("<owner>/<model>", "<model>") if facts.find("named:model") else command)
+    filled = _ASKED.sub(find, command.replace("<owner>/<model>", "<model>") if facts.find("named:model") else command)
+    package = captured.get("package", "")
+    is_of_index = package in load_distributions().values() or package not in filled
+    is_built = "--no-build-isolation" in filled and not is_of_index
+    return f"{filled}  # built from a folder: its path in place of {package}" if is_built else filled
 
 
 def _name_captured(captures: Mapping[str, str]) -> dict[str, str]:
@@ -149,7 +147,7 @@ def _name_captured(captures: Mapping[str, str]) -> dict[str, str]:
     if found := _OF_FILE.search(captures.get("file", "") or captures.get("path", "")):
         module = found[1]
     if module:
-        named["package"] = _DISTRIBUTIONS.get(module, module)
+        named["package"] = name_distribution(module)
     if path := captures.get("path", ""):
         named |= {"file": path, "folder": path if "." not in path.rpartition("/")[2] else path.rpartition("/")[0]}
     return named
@@ -168,7 +166,8 @@ def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: Text
     values: dict[str, object] = {name: f"__{name}__" for name in names if not _is_macro(name, rows)}
     values |= {"inside": "container" if facts.find("inside") else "host"} if facts.machine is None else {}
     fix = render_fix(rows, {**values, **captures}, facts.facts)
-    if facts.machine is None and not facts.find("distribution") and not any("machine" in row.when for row in rows):
+    is_shown_for_any = facts.facts is build_unknown_facts() and any("machine" in row.when for row in rows)
+    if facts.machine is None and not facts.find("distribution") and not is_shown_for_any:
         of_ubuntu = render_fix(rows, {**values, **captures}, facts.as_ubuntu().facts)
         if len(of_ubuntu.commands) > len(fix.commands):
             shared = (*fix.commands, "sudo reboot")

@@ -5,120 +5,41 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.problems import build_unknown_facts
 from devkit.doctor.signatures.log_text import Words
+from devkit.facts.decode import decode_fields
 from devkit.facts.engine import Engine, EngineKind
 from devkit.facts.machine import Distribution, Platform, System
 from devkit.facts.model import Facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
+from devkit.formats.shipped import load
 
 MAX_READ = 128 * 1024
 """Characters at either end of a text in which facts are looked for."""
 MAX_STATED = 200
 """Facts of one name that are kept."""
 
-_LOWERED: Mapping[str, str] = {
-    "driver": (
-        r"(?:driver version: ?|nvidia-smi |nvrm version: nvidia unix \w{1,12} (?:kernel module )? ?"
-        r"|driver[ _]version[=: ]{1,2}|nvidia[ -]drivers?:? v?)(\d{3}\.\d{1,3}(?:\.\d{1,3})?)"
-    ),
-    "capability": (
-        r"(?:cuda capability sm_|compute capability (?:of )?|cuda capability |compute[_ ]cap(?:ability)?[=: ]{1,2})"
-        r"(\d{1,2}\.\d\b|\d{2,3}\b)"
-    ),
-    "kernel": r"(?:linux \S{1,64} |kernel version: |kernel[:=]? |uname -r:? )(\d{1,2}\.\d{1,3}\.\d{1,4}[\w.+-]{0,40})",
-    "exit_code": r"exit(?:ed)?(?: with)?(?: non-zero)? (?:code|status)[: =]{0,2}(-?\d{1,3})\b",
-    # What the user typed: a program that only asks for a restart has no prompt before the word.
-    "rebooted": r"[#$] (?:sudo )?(reboot|shutdown -r now|init 6)\b",
-    "wsl": r"(microsoft-standard|wsl ?[12]\b|wsl\.exe|/usr/lib/wsl/|/mnt/[cd]/)",
+
+@dataclass(frozen=True)
+class _Reading:
+    """How a fact is found, as `facts.toml` says it."""
+
+    pattern: str
+    is_lowered: bool = False
+    words: tuple[str, ...] = ()
+    takes_first: bool = False
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        return re.compile(self.pattern)
+
+
+READINGS: Mapping[str, _Reading] = {
+    name: _Reading(**decode_fields(row, _Reading)) for name, row in load(__package__, "facts").items()
 }
-"""Regular expressions for the text in lower case."""
-_EXACT: Mapping[str, str] = {
-    "reported_cuda": r"CUDA Version: ?(\d{1,2}\.\d)\b",
-    "found_cuda": r"found version (\d{4,5})\)",
-    "cuda_toolkit": r"(?:/usr/local/cuda-|\brelease |CUDA Toolkit )(1\d\.\d|9\.\d)\b",
-    "torch_build": r"\btorch\S{0,3}[ =:@-]{1,3}v?\d+\.\d+[\w.]{0,20}\+(cu\d{2,3}|cpu|rocm[\d.]{1,6})",
-    "gpu": (
-        r"\b((?:(?:[RG]TX|[rg]tx)(?: PRO)? ?A?\d{4}|GTX \d{3}"
-        r"|Tesla [KMPTV]\d{1,3}|[ABHL]\d{2,3}S?|V100|P100|T4|GB10|G?B[23]00)(?: ?(?:Ti|SUPER))?)\b"
-    ),
-    "python": r"\b(?:[Pp]ython|cp|py) ?(3\.?(?:[89]|1[0-9]))\b",
-    "machine": r"(?<![A-Za-z0-9])(x86_64|amd64|aarch64|arm64)(?![a-z0-9])",
-    "cuda_major": r"\b(?:lib(?:cublas\w{0,4}|cudart|nvrtc)\.so\.|nvidia-[a-z-]{3,20}-cu)(1[1-9])\b",
-    "cuda_of_torch": r"\b(?:torch|pytorch)\b.{0,40}?\bcuda[ =:]{0,2}(\d{1,2}\.\d)\b",
-    "cgroup_version": r"Cgroup Version: ?([12])\b",
-    "wsl_version": r"\* [\w.-]{1,60} (?:Running|Stopped) ([12])\b",
-    "wsl_distribution": r"\* ([\w.-]{1,60}) (?:Running|Stopped) [12]\b",
-    "mig_devices": r"\b(No MIG devices found)\b",
-    "subordinate_ids": r"\b[\w.-]{1,32}:\d{4,10}:(\d{5,10})\b",
-    "wanted_gpus": r"\bRequests: (?:[\w./-]{1,60}: {1,3}\w{1,20} ){0,4}nvidia\.com/gpu: {1,3}(\d{1,2})\b",
-    "mig_uuid": r"\b(MIG-[0-9a-fG][\w/-]{7,80})",
-    "inside": r"(root@[0-9a-f]{12}:|/\.dockerenv|\b(?:in|inside) (?:the|my|a) container\b|docker exec -|kubectl exec )",
-    "gpu_uuid": r"(?<!MIG-)\b(GPU-[0-9a-f]{8}[0-9a-f-]{0,28})",
-    "resource": r"\b((?:nvidia|amd)\.com/[\w.-]{1,40})(?!=)",
-    "distribution": (
-        r"(?<![:/\w-])(Ubuntu|Debian|Fedora|CentOS|Rocky Linux|AlmaLinux|RHEL|Red Hat Enterprise|Amazon Linux|openSUSE|SLES"
-        r"|Arch Linux|NixOS)\b|((?<=[\d_])\.(?:el|fc)\d{1,2}|-arch\d|(?<![\w/-])pacman -S|(?<![\w/-])zypper )"
-    ),
-}
-_REPOSITORY = r"([A-Za-z][\w.-]{0,60}/[\w.-]{2,90}\w)"
-_IMAGE = r"((?:[\w.-]{1,60}(?::\d{2,5})?/){0,4}[\w.-]{1,80}:[\w.-]{1,100}|(?:[\w.-]{1,60}/){1,4}[\w.-]{1,80})"
-_THINGS: Mapping[str, str] = {
-    "named:model": (
-        rf"(?:vllm serve |--model(?:-path)?[= ]|model_name_or_path[=: ]{{1,2}}|from_pretrained\([\"']|huggingface\.co/(?:api/models/)?)"
-        rf"{_REPOSITORY}(?=[\s\"'/,)]|\.?$)"
-    ),
-    "named:image": rf"(?:[Pp]ull(?:ing)? image [\"']?|manifest for |\bFROM |docker pull |podman pull ){_IMAGE}(?=[\s\"']|$)",
-    "named:pod": r"(?:\bkubectl (?:logs|describe pods?|exec(?: -it)?) (?:-n \S{1,60} )?|\bpod/)([a-z][a-z0-9.-]{2,80}[a-z0-9])\b",
-    "named:container": r"\b(?:docker|podman) (?:logs|start|restart|inspect|exec(?: -it)?) ([A-Za-z][\w.-]{2,60})(?=\s|$)",
-    "named:package": (
-        r"(?:\bCollecting |Building wheel for |Failed building wheel for |Failed to build |[Pp]reparing metadata for )"
-        r"[`']?([A-Za-z][\w.-]{1,60}?)(?=[=<>\[!~ (`']|$)"
-    ),
-    "named:url": r"\b(https?://[^\s\"'<>()\[\]]{4,200}[\w/])",
-    "named:job": r"(?:Submitted batch job |StepId=|\bJOB |JobId=)(\d{1,9})\b",
-    "named:node": r"(?:\bNode: {1,12}|node\(?s?\)? [\"'])([a-z][\w.-]{2,60})(?=[/\"'])",
-}
-"""What a command of a fix asks a person for, as <model>, where the text names it."""
-_PATTERNS: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(source) for name, source in (*_LOWERED.items(), *_EXACT.items(), *_THINGS.items())
-}
-_NEEDED_WORDS: Mapping[str, tuple[str, ...]] = {
-    "driver": ("driver", "nvidia-smi", "nvrm"),
-    "capability": ("capability", "compute"),
-    "kernel": ("linux", "kernel", "uname"),
-    "exit_code": ("exit",),
-    "rebooted": ("reboot", "shutdown", "init 6"),
-    "wsl": ("wsl", "microsoft", "/mnt/"),
-    "cuda_toolkit": ("cuda", "release "),
-    "torch_build": ("torch",),
-    "machine": ("x86_64", "amd64", "aarch64", "arm64"),
-    "cuda_major": ("lib", "nvidia-"),
-    "cuda_of_torch": ("torch",),
-    "wsl_version": ("running", "stopped"),
-    "wsl_distribution": ("running", "stopped"),
-    "wanted_gpus": ("requests:",),
-    "mig_uuid": ("mig-",),
-    "inside": ("root@", "dockerenv", "container", "docker exec", "kubectl exec"),
-    "gpu_uuid": ("gpu-",),
-    "named:model": ("vllm serve", "--model", "model_name_or_path", "from_pretrained", "huggingface.co"),
-    "named:image": ("image ", "manifest for", "from ", "docker pull", "podman pull"),
-    "named:pod": ("kubectl ", "pod/"),
-    "named:container": ("docker ", "podman "),
-    "named:package": ("collecting ", "building wheel", "failed to build", "metadata for "),
-    "named:url": ("http",),
-    "named:job": ("job", "stepid"),
-    "named:node": ("node",),
-    "resource": (".com/",),
-    "distribution": (
-        *("ubuntu", "debian", "fedora", "centos", "linux", "rhel", "red hat", "opensuse", "sles", "nixos"),
-        *(".el", ".fc", "-arch", "pacman", "zypper"),
-    ),
-}
-"""In lower case, words without one of which a pattern finds nothing: looking for them takes a hundredth of its time."""
-_FIRST_COUNTS = ("gpu_uuid", "inside", "mig_uuid", "wsl")
-"""Facts of which one is enough, or the first serves."""
-FACT_NAMES = (*_PATTERNS, "needed_cuda", "engine", "form", "command")
+_TAKE_FIRST = tuple(name for name, each in READINGS.items() if each.takes_first)
+FACT_NAMES = (*READINGS, "needed_cuda", "isolated_build", "engine", "form", "command")
 """Names that conditions and sentences of rows may use, besides the captures of their texts."""
 _VARIABLE = re.compile(
     r"\b((?:CUDA|NCCL|NVIDIA|TORCH|PYTORCH|HF|VLLM|BNB|XLA|UV|PIP|LD|TF|OMP|GLOO|SLURM|DOCKER)_[A-Z0-9_]{2,50})"
@@ -131,91 +52,17 @@ _COMMAND = re.compile(
 )
 _PROMPT = re.compile(r"^(?:[\w.-]{1,40}@[\w.-]{1,60}:?[^\s$#]{0,80}[$#]|\([\w.-]{1,30}\) .{0,60}[$#]|[$#>+]) ?")
 
-_ENGINES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (
-        "snap",
-        re.compile(
-            r"/snap/(?:bin/)?docker\b|/var/snap/docker|snap\.docker|snap (?:install|list|refresh|restart) docker"
-            r"|docker snap\b|snap(?:'s)? docker\b"
-        ),
-    ),
-    (
-        "kubernetes",
-        re.compile(
-            r"kube(?:ctl|let|adm|rnetes|-system)|\b(?:k[38]s|rke2)\b|failedscheduling|crashloopbackoff|imagepullbackoff"
-            r"|failedcreatepodsandbox|gpu-operator|nvidia-device-plugin|\bpods?[/ ]|nvidia\.com/gpu[\w.]{0,12}:"
-        ),
-    ),
-    ("podman", re.compile(r"podman\b|libpod\b")),
-    ("enroot", re.compile(r"enroot\b|pyxis\b")),
-    ("apptainer", re.compile(r"apptainer\b|singularity\b")),
-    (
-        "rootless",
-        re.compile(
-            r"rootless docker|docker\W{0,3}rootless|dockerd-rootless|/run/user/\d{1,9}/docker\.sock|name=rootless\b"
-        ),
-    ),
-    ("desktop", re.compile(r"docker[ -]desktop|desktop-linux")),
-    ("containerd", re.compile(r"nerdctl\b|\bctr (?:run|images?|-n)\b")),
-    (
-        "docker",
-        re.compile(
-            r"error response from daemon|docker: |docker (?:run|compose|build|exec|pull|info|ps)\b|docker-compose"
-        ),
-    ),
-)
-"""By name, the words of each engine; the first that a text has counts, but for what the user's own commands say."""
-_OF_PROGRAM = {
-    "kubectl": "kubernetes",
-    "helm": "kubernetes",
-    "k3s": "kubernetes",
-    "minikube": "kubernetes",
-    "podman": "podman",
-    "apptainer": "apptainer",
-    "singularity": "apptainer",
-    "enroot": "enroot",
-    "nerdctl": "containerd",
-    "ctr": "containerd",
-}
+_SIGNS = load(__package__, "engines")
+_ENGINES = {name: re.compile(words) for name, words in _SIGNS["words"].items()}
+_FORMS = {name: re.compile(words) for name, words in _SIGNS["form"].items()}
 _DOCKERS = ("docker", "snap", "rootless", "desktop")
-_FORMS = (
-    ("devcontainer", re.compile(r"devcontainer|vscode-server|remote-containers")),
-    ("compose", re.compile(r"docker[ -]compose|compose\.ya?ml")),
-)
-_DISTRIBUTIONS = {
-    "ubuntu": "ubuntu",
-    "debian": "debian",
-    "fedora": "fedora",
-    "opensuse": "opensuse",
-    "sles": "suse",
-    "arch linux": "arch",
-    "nixos": "nixos",
-}
 PACKAGES = (
-    *(
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "triton",
-        "transformers",
-        "tokenizers",
-        "accelerate",
-        "peft",
-        "trl",
-        "datasets",
-    ),
-    *("bitsandbytes", "flash-attn", "xformers", "deepspeed", "vllm", "sglang", "numpy", "tensorflow", "jax", "jaxlib"),
-    *(
-        "onnxruntime-gpu",
-        "safetensors",
-        "huggingface-hub",
-        "diffusers",
-        "unsloth",
-        "lightning",
-        "nvidia-container-toolkit",
-    ),
-    *("libnvidia-container", "containerd", "runc", "docker-ce", "podman", "apptainer", "nvidia-fabricmanager"),
-)
+    "torch", "torchvision", "torchaudio", "triton", "transformers", "tokenizers", "accelerate", "peft", "trl",
+    "datasets", "bitsandbytes", "flash-attn", "xformers", "deepspeed", "vllm", "sglang", "numpy", "tensorflow", "jax",
+    "jaxlib", "onnxruntime-gpu", "safetensors", "huggingface-hub", "diffusers", "unsloth", "lightning",
+    "nvidia-container-toolkit", "libnvidia-container", "containerd", "runc", "docker-ce", "podman", "apptainer",
+    "nvidia-fabricmanager",
+)  # fmt: skip
 """Packages whose versions are facts of a text; `find_version` finds those of any other."""
 
 
@@ -249,7 +96,7 @@ class TextFacts:
     def find(self, name: str) -> str:
         """Return the value of a fact, "" where the text states none or several."""
         values = self.list_values(name)
-        return values[0] if len(values) == 1 or (values and name in _FIRST_COUNTS) else ""
+        return values[0] if len(values) == 1 or (values and name in _TAKE_FIRST) else ""
 
     def find_version(self, package: str) -> str:
         """Return the version of a package, in any form in which tools print it; "" for none or several."""
@@ -288,6 +135,17 @@ class TextFacts:
         first = max((row.first_cuda for row in rows), default=None)
         return str(first) if first is not None and cuda is not None and cuda < first else ""
 
+    @cached_property
+    def isolated_build(self) -> str:
+        """The package of the text that compiles against torch, and that pip builds isolated from the installed one; "" for none."""
+        named = {canonicalize_name(each) for each in self.list_values("named:package")}
+        if not named or "no-build-isolation" in self.lowered:
+            return ""
+        from devkit.compat.version_tables import load_tables
+
+        rows = load_tables().imports.compiled
+        return min(named.intersection(name for row in rows for name in row.distributions), default="")
+
     @property
     def python(self) -> str | None:
         """The Python release, such as 3.11."""
@@ -317,9 +175,9 @@ class TextFacts:
         """Return the facts that a text states once, by name, for conditions and sentences."""
         names = dict.fromkeys(each.name for each in self.stated if ":" not in each.name)
         known = {name: value for name in names if (value := self.find(name))}
-        if self.needed_cuda:
-            known["needed_cuda"] = self.needed_cuda
-        return known | {name: self.list_values(name)[0] for name in _FIRST_COUNTS if name in names}
+        computed = {"needed_cuda": self.needed_cuda, "isolated_build": self.isolated_build}
+        known |= {name: value for name, value in computed.items() if value}
+        return known | {name: self.list_values(name)[0] for name in _TAKE_FIRST if name in names}
 
     def as_ubuntu(self) -> "TextFacts":
         """Return these facts for Ubuntu."""
@@ -408,18 +266,18 @@ def read_text_facts(words: Words) -> TextFacts:
     facts = [*stated, *commands]
     if engine:
         facts.append(TextFact("engine", engine))
-    form = next((form for form, pattern in _FORMS if pattern.search(lowered)), "")
+    form = next((form for form, pattern in _FORMS.items() if pattern.search(lowered)), "")
     if form:
         facts.append(TextFact("form", form))
     return TextFacts(tuple(facts), lowered=lowered)
 
 
 def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
-    for name, pattern in _PATTERNS.items():
-        needed = _NEEDED_WORDS.get(name)
-        if needed and not any(word in lowered for word in needed):
+    for name, each in READINGS.items():
+        # Looking for words takes a hundredth of the time that a pattern takes.
+        if each.words and not any(word in lowered for word in each.words):
             continue
-        for count, found in enumerate(pattern.finditer(lowered if name in _LOWERED else text)):
+        for count, found in enumerate(each.compiled.finditer(lowered if each.is_lowered else text)):
             if count == MAX_STATED:
                 break
             value = found[found.lastindex or 1]
@@ -436,7 +294,7 @@ def _name_distribution(found: re.Match[str]) -> str:
     if found[2]:
         signs = {".fc": "fedora", "-arch": "arch", "pacman": "arch", "zypper": "opensuse"}
         return next((name for sign, name in signs.items() if sign in found[0]), "rhel")
-    return _DISTRIBUTIONS.get(found[1].lower(), "rhel")
+    return str(_SIGNS["distribution"].get(found[1].lower(), "rhel"))
 
 
 def read_versions(lowered: str, package: str) -> dict[str, int]:
@@ -470,9 +328,9 @@ def _read_commands(words: Words) -> Iterator[TextFact]:
 
 def _find_engine(commands: tuple[str, ...], text: str) -> str:
     """Return the engine of a text: that of the user's own commands, and among Docker's kinds the one that the text names."""
-    named = [name for name, pattern in _ENGINES if pattern.search(text)]
+    named = [name for name, pattern in _ENGINES.items() if pattern.search(text)]
     programs = [command.removeprefix("sudo ").split(" ", 1)[0] for command in commands]
-    own = [engine for program in programs if (engine := _OF_PROGRAM.get(program))]
+    own = [str(_SIGNS["program"][program]) for program in programs if program in _SIGNS["program"]]
     if own:
         return own[0]
     if any(program.startswith("docker") for program in programs):
