@@ -115,13 +115,13 @@ def explain_text(
 
 
 def _explain_words(words: Words, facts: TextFacts, *, machine: Machine | None, is_ours: bool) -> TextAnswer:
-    errors, reports, rivals = _find_errors(words, facts)
+    errors, reports, rivals = ([], [], []) if words.is_history else _find_errors(words, facts)
     harmless = [match for match in errors if match.is_harmless]
     ordered, reports = _put_in_order([match for match in errors if not match.is_harmless], reports, words)
-    if not ordered and not reports:
+    if not (ordered or reports or words.is_history):
         from devkit.doctor.signatures.advice import read_advice
 
-        advice = read_advice(words)
+        advice = read_advice(words, facts)
         ordered = [advice] if advice else []
     if goes_on_well(words, (*ordered, *reports)):
         harmless, ordered, reports = [*harmless, *(replace(each, is_harmless=True) for each in ordered)], [], []
@@ -327,11 +327,14 @@ def _add_rivals(match: Match, rivals: list[Match]) -> Match:
 
 
 def _limit_causes(matches: list[Match]) -> list[Match]:
-    """Leave out causes for which nothing in the text speaks, where other errors of the text are among the first causes."""
+    """Leave out causes with the fix of the first, and those for which no word speaks where other errors are among the first causes."""
     left = MAX_CAUSES - len(matches)
     kept = []
     for match in matches:
-        causes = [each for each in match.alternatives if each.speaks_for or len(matches) == 1]
+        others = (
+            each for each in match.alternatives if each.fix.commands != match.fix.commands or not each.fix.commands
+        )
+        causes = [each for each in others if each.speaks_for or len(matches) == 1]
         kept.append(replace(match, alternatives=tuple(causes[: max(left, 0)])))
         left -= len(causes)
     return kept

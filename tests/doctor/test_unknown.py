@@ -72,6 +72,14 @@ def test_the_first_error_is_shown_where_a_known_line_only_reports_it():
             id="torch 2.13 on a GB10",
         ),
         pytest.param(
+            f"commit {'3f' * 20}\nAuthor: A\n    A download that failed: No space left on device", id="git log"
+        ),
+        pytest.param(
+            "4625b912 Kills and full disks\n76bccf28 RuntimeError: CUDA out of memory is told\n3f3f3f3f Docs",
+            id="git log --oneline",
+        ),
+        pytest.param('## 1.8.2\n- Fix a crash\n- Docs: "could not select device driver" on Fedora', id="a changelog"),
+        pytest.param(
             "Epoch 1/3\n{'loss': 1.23, 'grad_norm': 0.5}\n0 errors, 0 failed\nSaving model checkpoint to out/checkpoint-1",
             id="training",
         ),
@@ -165,3 +173,47 @@ def test_no_fix_with_a_choice_or_a_gap_is_certain(text):
 def test_the_level_of_a_line_counts_before_what_it_quotes(line, is_healthy):
     lines = [f"INFO: step {number} of 40 done" for number in range(40)]
     assert explain_text("\n".join([*lines, line, "INFO: done"])).is_healthy is is_healthy
+
+
+def test_the_commands_of_a_log_that_starts_with_a_commit_still_fail():
+    """CI prints the commit that it builds, and not as git log does."""
+    log = "HEAD is now at 3f3f3f3f Kills and full disks\nmake: *** [Makefile:82: modules] Error 2\nmake: leaving"
+    assert explain_text(log).unknown.first_error.line == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("torch 2.4.0\nValueError: Foo needs torch >= 2.6", "pip install 'torch>=2.6'"),
+        ("torch 2.7.0\nValueError: Foo needs torch >= 2.6", None),
+        ("ImportError: this torch loader requires `peft`>=0.15.0", "pip install 'peft>=0.15.0'"),
+        ("ValueError: this torch order requires tables >= 4", None),
+    ],
+)
+def test_a_requirement_of_a_known_package_is_installed_where_the_text_does_not_meet_it(text, command):
+    commands = [each for match in explain_text(text).matches for each in match.fix.commands]
+    assert commands == ([command] if command else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("k3s", "sudo systemctl restart k3s"),
+        ("k0s", "sudo nvidia-ctk runtime configure --runtime=containerd --config=/etc/k0s/containerd.d/nvidia.toml"),
+        (
+            "rke2 nvidia-container-toolkit-daemonset-x",
+            "CONTAINERD_SOCKET --set toolkit.env[1].value=/run/k3s/containerd/containerd.sock",
+        ),
+        ("kubectl", "sudo systemctl restart containerd"),
+    ],
+)
+def test_a_cluster_with_its_own_containerd_gets_its_paths(words, command):
+    match = explain_text(f'{words}: failed to get sandbox runtime: no runtime for "nvidia" is configured').matches[0]
+    assert any(each.endswith(command) for each in match.fix.commands), match.fix.commands
+
+
+def test_the_toolkit_is_installed_where_a_text_names_the_engine_and_no_distribution():
+    text = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
+    match = explain_text(text).matches[0]
+    assert "sudo apt-get install -y nvidia-container-toolkit  # Ubuntu" in match.fix.commands
+    assert all(cause.fix.commands != match.fix.commands for cause in match.alternatives)

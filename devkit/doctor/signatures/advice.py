@@ -2,10 +2,15 @@
 
 import re
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.model import Confidence, Fix, Severity, Side
+from devkit.doctor.signatures.library_changes import load_distributions
 from devkit.doctor.signatures.log_text import NEAR, Words, is_about_gpus
 from devkit.doctor.signatures.matching import MAX_SHOWN
 from devkit.doctor.signatures.model import Match
+from devkit.doctor.signatures.text_facts import TextFacts
 
 _EXCEPTION = re.compile(r"(?:(?<=\s)|^)(?:[\w.]{1,80}\.)?[A-Z]\w{1,40}Error: (?=\S)")
 _END = re.compile(r"\s(?:File \"|Traceback \(|During handling|The above exception|[\w.]{1,80}(?:Error|Exception): )")
@@ -15,27 +20,41 @@ _ADVICE = re.compile(
     r"|(?:set|use|pass|install|upgrade|downgrade|update|reinstall|run|specify|increase|reduce|decrease|enable|disable) [`'\"-]?\w)",
     re.IGNORECASE,
 )
+_REQUIREMENT = re.compile(
+    r"\b(?:requires?|needs?|install|upgrade to) (?:at least )?[`'\"]?(?P<package>[A-Za-z][\w.-]{1,40}?)[`'\"]? ?(?:version )?"
+    r"(?P<bound>[<>=~]=|[<>]) ?v?(?P<version>\d[\w.]{0,20}\b)"
+)
 _MAX_MESSAGE = 600
 _MIN_WORDS = 4
 
 
-def read_advice(text: Words) -> Match | None:
-    """Return the last exception whose message says what is wrong and then what to do."""
+def read_advice(text: Words, facts: TextFacts) -> Match | None:
+    """Return the last exception whose message names a requirement that the text does not meet, or says what to do."""
     for found in reversed(list(_EXCEPTION.finditer(text.shown[-64 * 1024 :]))):
         start = max(0, len(text.shown) - 64 * 1024) + found.end()
         message = text.shown[start : start + _MAX_MESSAGE]
         end = _END.search(message)
-        said, *others = _SENTENCE.split(message[: end.start()] if end else message)
+        message = message[: end.start()] if end else message
+        said, *others = _SENTENCE.split(message)
+        name = found[0].rstrip(": ").rpartition(".")[2]
+        cause = f"{name} says: {said[:MAX_SHOWN].rstrip('. ')}"
         advice = next((each for each in others if _ADVICE.search(each)), "")
-        is_near = is_about_gpus(text.lowered[max(0, start - NEAR) : start + NEAR])
-        if advice and is_near and len(said.split()) >= _MIN_WORDS:
-            name = found[0].rstrip(": ")
+        fix = None
+        if advice and len(said.split()) >= _MIN_WORDS:
+            fix = Fix(f"Do as the message says: {advice[:MAX_SHOWN].rstrip('. ')}.", (), Side.PROJECT)
+        if (needed := _REQUIREMENT.search(message)) and (package := _name_package(needed["package"])):
+            bound, version = f"{needed['bound']}{needed['version']}", facts.find_version(package)
+            if version and _meets(version, bound):
+                continue
+            cause += f"; the text has {package} {version}" if version else ""
+            fix = Fix(f"Install {package}{bound}.", (f"pip install '{package}{bound}'",), Side.CONTAINER)
+        if fix and is_about_gpus(text.lowered[max(0, start - NEAR) : start + NEAR]):
             return Match(
                 code="",
-                cause=f"{name.rpartition('.')[2]} says: {said[:MAX_SHOWN].rstrip('. ')}",
+                cause=cause,
                 severity=Severity.ERROR,
                 confidence=Confidence.LIKELY,
-                fix=Fix(f"Do as the message says: {advice[:MAX_SHOWN].rstrip('. ')}.", (), Side.PROJECT),
+                fix=fix,
                 matched=f"{found[0]}{said}"[:MAX_SHOWN],
                 position=start - len(found[0]),
                 line=text.find_line(start),
@@ -44,3 +63,16 @@ def read_advice(text: Words) -> Match | None:
                 is_common=True,
             )
     return None
+
+
+def _name_package(name: str) -> str:
+    """Return the package of a name in a message, "" for what the tables do not know."""
+    package = {"pytorch": "torch"}.get(name.lower(), canonicalize_name(name))
+    return package if package in load_distributions().values() else ""
+
+
+def _meets(version: str, bound: str) -> bool:
+    try:
+        return SpecifierSet(bound).contains(version.partition("+")[0], prereleases=True)
+    except InvalidSpecifier:
+        return False

@@ -90,7 +90,7 @@ _FIELD = re.compile(
     r"|triton|rocm|hip|amdgpu|tensorrt|onnx|onnxruntime|transformers|huggingface|safetensors|gguf|ggml|ollama|llama|text[_-]generation"
     r"|flashinfer|flash[ _-]?attention|awq|gptq|sgl|deepspeed|flash[_-]attn|bitsandbytes|xformers|hf_\w+"
     r"|peft|lora|qlora|liger\w*|cupy|numba|mlx|kfd|vram|fp16|bf16|fp8|diffusers|unsloth\w*|tiktoken|sentencepiece|comfyui|dataloader|qwen\d*"
-    r"|ultralytics|mmcv|mmdet|detectron2|timm|decord|lightning\.pytorch|mamba_ssm|paddlepaddle|ctranslate2|dgx|jetson|(?:auto|local|mini|nano|private)gpt)"
+    r"|ultralytics|mmcv|mmdet|detectron2|timm|decord|lightning\.pytorch|mamba[_-]ssm|causal[_-]conv1d|paddlepaddle|ctranslate2|dgx|jetson|(?:auto|local|mini|nano|private)gpt)"
     r"(?![a-z])"
 )
 """Words of this field."""
@@ -117,6 +117,12 @@ _OTHER_PROGRAM = re.compile(
     r"(?:\[\d+\])?(?=[:/ .]|$)|\.(?:[jt]sx?|java|kt|rb|php):\d|\b(?:get|post|put) /\S* (?:http/)?\d|\bserver\.js\b"
 )
 """Programs of other fields, as they name themselves before a message, in a command or in a frame; and requests to a server."""
+_OF_HISTORY = re.compile(
+    r"(?P<commit>commit [0-9a-f]{40}\b|# [Cc]hange ?[Ll]og)|(?P<heading>[0-9a-f]{7,12} [A-Za-z]|#{1,3} (?:\[?v?\d+\.\d|Unreleased))"
+    r"|[-*] [A-Z`]|#{2,4} [A-Z][a-z]+$"
+)
+"""A line of git log, of git log --oneline, or of a changelog."""
+_MAX_HISTORY = 400
 NEAR = 600
 """Characters around an error in which words say more about it."""
 
@@ -156,6 +162,14 @@ class Words:
     def is_about_gpus(self) -> bool:
         """Return True for a text with a word of this field."""
         return is_about_gpus(self.lowered)
+
+    @cached_property
+    def is_history(self) -> bool:
+        """Return True for a list of changes, whose lines tell of errors that were mended: git log, or a changelog."""
+        lines = [self.shown[start : end - 1] for start, end in pairwise((*self.starts, len(self.shown) + 1))]
+        told = [_OF_HISTORY.match(line) for line in lines[:_MAX_HISTORY]]
+        is_log = bool(told) and told[0] is not None and told[0]["commit"] is not None
+        return is_log or (len(told) > 2 and all(told) and any(found and found["heading"] for found in told))
 
     def cut(self, start: int, end: int) -> "Words":
         """Return a part, without its lines."""

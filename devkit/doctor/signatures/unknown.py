@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from devkit.doctor.signatures.library_changes import list_packages
+from devkit.doctor.signatures.frames import list_packages
 from devkit.doctor.signatures.log_text import Words
 from devkit.doctor.signatures.model import Consequence, Match
 from devkit.doctor.signatures.text_facts import TextFacts
@@ -28,7 +28,7 @@ _ERROR = re.compile(
     r"|\b(?:[Ff]ailed|FAILED|[Ff]ailure|[Cc]annot|[Cc]ould not|[Cc]ouldn't|[Uu]nable to|[Aa]borted|Killed|core dumped)\b"
     r"|[Pp]ermission denied|[Nn]o such file|command not found|[Nn]o space left|[Uu]ndefined (?:symbol|reference)|[Dd]enied:"
     r"|\b(?:not recognized|refused|timed out|terminated|CrashLoopBackOff|BackOff|OOMKilled|ImagePullBackOff|invalid)\b"
-    r"|\breturn(?:s|ed) -(?:\d|E[A-Z])"
+    r"|\breturn(?:s|ed) -(?:\d|E[A-Z])|\*\*\* (?:.{1,160} Error \d|.{1,80}Stop\.)"
 )
 CHAINED = ("the above exception was the direct cause of", "during handling of the above exception, another")
 """Words between the exceptions of a chained traceback: the first is the cause."""
@@ -128,7 +128,8 @@ def describe_unknown(
     lines = tuple(_list_lines(words))
     reported = {*harmless, *(each.line for each in reports)}
     open_lines = frozenset(weak)
-    formed = (each for each in _find_errors(lines, words) if each[0] not in reported)
+    found = () if words.is_history else _find_errors(lines, words)
+    formed = (each for each in found if each[0] not in reported)
     error = _choose_error(tuple(formed), words) or next((each for each in lines if each[0] in open_lines), None)
     stated = Unknown(
         is_healthy=False,
