@@ -11,15 +11,10 @@ from devkit.doctor.signatures.log_text import NEAR, Words, is_about_gpus
 from devkit.doctor.signatures.matching import MAX_SHOWN
 from devkit.doctor.signatures.model import Match
 from devkit.doctor.signatures.text_facts import TextFacts
+from devkit.doctor.signatures.unknown import ADVICE, SENTENCE
 
 _EXCEPTION = re.compile(r"(?:(?<=\s)|^)(?:[\w.]{1,80}\.)?[A-Z]\w{1,40}Error: (?=\S)")
 _END = re.compile(r"\s(?:File \"|Traceback \(|During handling|The above exception|[\w.]{1,80}(?:Error|Exception): )")
-_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|;\s+")
-_ADVICE = re.compile(
-    r"\b(?:please|try (?:to|setting|using|installing|running)|make sure|you (?:can|need|should|must|may)|consider|instead of"
-    r"|(?:set|use|pass|install|upgrade|downgrade|update|reinstall|run|specify|increase|reduce|decrease|enable|disable) [`'\"-]?\w)",
-    re.IGNORECASE,
-)
 _REQUIREMENT = re.compile(
     r"\b(?:requires?|needs?|install|upgrade to) (?:at least )?[`'\"]?(?P<package>[A-Za-z][\w.-]{1,40}?)[`'\"]? ?(?:version )?"
     r"(?P<bound>[<>=~]=|[<>]) ?v?(?P<version>\d[\w.]{0,20}\b)"
@@ -35,10 +30,10 @@ def read_advice(text: Words, facts: TextFacts) -> Match | None:
         message = text.shown[start : start + _MAX_MESSAGE]
         end = _END.search(message)
         message = message[: end.start()] if end else message
-        said, *others = _SENTENCE.split(message)
+        said, *others = SENTENCE.split(message)
         name = found[0].rstrip(": ").rpartition(".")[2]
         cause = f"{name} says: {said[:MAX_SHOWN].rstrip('. ')}"
-        advice = next((each for each in others if _ADVICE.search(each)), "")
+        advice = next((each for each in others if ADVICE.search(each)), "")
         fix = None
         if advice and len(said.split()) >= _MIN_WORDS:
             fix = Fix(f"Do as the message says: {advice[:MAX_SHOWN].rstrip('. ')}.", (), Side.PROJECT)

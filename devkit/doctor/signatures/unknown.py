@@ -47,7 +47,7 @@ _NO_ERROR = re.compile(
 _MILDER = re.compile(
     r"^[Ww]arning: |\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b"
 )
-_ADVICE = re.compile(
+ADVICE = re.compile(
     r"\b(?:please|try (?:to|setting|using|installing|running|again with|increasing|reducing)|make sure"
     r"|you (?:can|need to|should|must|may want)|consider|instead of|(?:hint|help|suggestion|tip|solution): )"
     r"|(?:^|[.;:,] )(?:[Ss]et|[Uu]se|[Pp]ass|[Ii]nstall|[Uu]pgrade|[Dd]owngrade|[Uu]pdate|[Rr]einstall|[Rr]un|[Ss]pecify|[Ii]ncrease"
@@ -69,7 +69,7 @@ _DONE = re.compile(
 )
 """Words of a program that goes on, or of a step that ended well."""
 _MILD_LINE = re.compile(r"\bwarn(?:ing)?\b|\w{3}Warning\b", re.IGNORECASE)
-_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|;\s+")
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|;\s+")
 _NOISE = re.compile(
     r"0x[0-9a-fA-F]{3,}|(?:/[\w.@+-]+){2,}/?|[A-Z]:\\\S+|https?://\S+|\b[0-9a-f]{12,}\b|\b\d{4}-\d\d-\d\d\S*"
     r"|['\"`,()\[\]{}<>|=]+"
@@ -236,8 +236,8 @@ def _find_advice(lines: tuple[tuple[int, str, int], ...], line: int, error: str)
     found = sorted(
         (abs(number - line), place, sentence.strip()[:MAX_LINE])
         for place, (number, text, _) in enumerate(lines)
-        for sentence in _SENTENCE.split(text[:1200])
-        if len(sentence.split()) >= _MIN_WORDS and _ADVICE.search(sentence) and "most recent call last" not in sentence
+        for sentence in SENTENCE.split(text[:1200])
+        if len(sentence.split()) >= _MIN_WORDS and ADVICE.search(sentence) and "most recent call last" not in sentence
     )
     return tuple(dict.fromkeys(each for *_, each in found if each != error))[:MAX_ADVICE]
 
