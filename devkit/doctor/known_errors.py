@@ -34,7 +34,7 @@ ReadHistory = Callable[[MissingName], NameHistory | NotRead]
 
 NOTHING_KNOWN = "no known error in this text"
 NOT_READ = "no release read for the missing name"
-NOTHING_WRONG = "no failure in this text: no line has the form of an error"
+NOTHING_WRONG = "no failure in this text"
 
 MAX_BROKEN = 64 * 1024
 """Only what one can paste from a terminal is searched for words broken in the middle."""
