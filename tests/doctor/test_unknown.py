@@ -217,3 +217,11 @@ def test_the_toolkit_is_installed_where_a_text_names_the_engine_and_no_distribut
     match = explain_text(text).matches[0]
     assert "sudo apt-get install -y nvidia-container-toolkit  # Ubuntu" in match.fix.commands
     assert all(cause.fix.commands != match.fix.commands for cause in match.alternatives)
+
+
+def test_an_extension_that_no_table_knows_is_built_from_its_folder():
+    (match, *_) = explain_text(
+        "ImportError: /opt/env/lib/python3.11/site-packages/own_ops/_C.cpython-311-x86_64-linux-gnu.so: undefined symbol:"
+        " _ZN5torch3jit11parseSchemaERKSsb"
+    ).matches
+    assert match.fix.commands[-1].endswith("own_ops  # built from a folder: its path in place of own_ops")

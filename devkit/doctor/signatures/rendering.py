@@ -135,9 +135,10 @@ def _name_things(command: str, captures: Mapping[str, str], facts: TextFacts) ->
 
     filled = _ASKED.sub(find, command.replace("<owner>/<model>", "<model>") if facts.find("named:model") else command)
     package = captured.get("package", "")
-    is_of_index = package in load_distributions().values() or package not in filled
-    is_built = "--no-build-isolation" in filled and not is_of_index
-    return f"{filled}  # built from a folder: its path in place of {package}" if is_built else filled
+    is_built = package and package in filled and "--no-build-isolation" in filled
+    if is_built and package not in load_distributions().values():
+        return f"{filled}  # built from a folder: its path in place of {package}"
+    return filled
 
 
 def _name_captured(captures: Mapping[str, str]) -> dict[str, str]:
