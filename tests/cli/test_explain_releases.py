@@ -355,3 +355,13 @@ def test_of_the_libraries_that_have_a_class_the_one_that_the_text_names_is_asked
     words = read_words("transformers==4.45.2\nTypeError: Trainer.__init__() got an unexpected keyword argument 'x'")
     missing = find_missing_name(words, read_text_facts(words))
     assert [each.package for each in missing.candidates] == ["transformers", "pytorch-lightning"]
+
+
+def test_the_package_that_raises_it_asks_for_the_name_and_not_one_that_wraps_the_call():
+    frames = "".join(
+        f'  File "/env/lib/python3.11/site-packages/{file}", line 9, in f\n    f()\n'
+        for file in ("huggingface_hub/utils/_deprecation.py", "trl/trainer/sft_trainer.py")
+    )
+    text = f"Traceback:\n{frames}TypeError: Trainer.__init__() got an unexpected keyword argument 'tokenizer'"
+    words = read_words(text)
+    assert find_missing_name(words, read_text_facts(words)).caller == "trl/trainer/sft_trainer.py"

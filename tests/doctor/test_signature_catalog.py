@@ -52,6 +52,7 @@ STATED = {
     "rebooted": "# reboot",
     "mig_devices": "| No MIG devices found |",
     "wsl": "WSL 2",
+    "macos": "/Users/amy/app.py",
     "windows_build": "[Version 10.0.19043.1586]",
     "wsl_version": "* Ubuntu Stopped 1",
     "wsl_distribution": "* Ubuntu Stopped 1",

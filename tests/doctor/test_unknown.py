@@ -212,6 +212,11 @@ def test_a_cluster_with_its_own_containerd_gets_its_paths(words, command):
     assert any(each.endswith(command) for each in match.fix.commands), match.fix.commands
 
 
+def test_options_of_a_command_for_containerd_stay():
+    match = explain_text("k3s nvidia-device-plugin: Detected non-NVML platform: could not load NVML library").matches[0]
+    assert any(each.endswith("k3s/agent/etc/containerd/config.toml --set-as-default") for each in match.fix.commands)
+
+
 def test_the_toolkit_is_installed_where_a_text_names_the_engine_and_no_distribution():
     text = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
     match = explain_text(text).matches[0]

@@ -138,16 +138,18 @@ def fit_to_cluster(fix: Fix, facts: TextFacts) -> Fix:
     if own_paths is None:
         return fix
     config, socket, service = (own_paths[name] for name in ("config", "socket", "service"))
-    own = f"sudo nvidia-ctk runtime configure --runtime=containerd --config={config}"
-    configure = _OPERATOR.format(config, socket) if "nvidia-container-toolkit-daemonset" in facts.lowered else own
-    written = (
-        configure
-        if "nvidia-ctk runtime configure --runtime=containerd" in command
-        else command.replace("systemctl restart containerd", f"systemctl restart {service}").replace(
-            "containerd config dump | grep -A5 nvidia", f"grep -A5 nvidia {config}"
-        )
-        for command in fix.commands
-    )
+    has_operator = "nvidia-container-toolkit-daemonset" in facts.lowered
+    configure = "nvidia-ctk runtime configure --runtime=containerd"
+    forms = {
+        configure: f"{configure} --config={config}",
+        "systemctl restart containerd": f"systemctl restart {service}",
+        "containerd config dump | grep -A5 nvidia": f"grep -A5 nvidia {config}",
+    }
+    written = []
+    for command in fix.commands:
+        form = next((each for each in forms if each in command), "")
+        is_operators = form == configure and has_operator
+        written.append(_OPERATOR.format(config, socket) if is_operators else command.replace(form, forms.get(form, "")))
     return replace(fix, commands=tuple(dict.fromkeys(written)))
 
 

@@ -62,6 +62,7 @@ def list_values(facts: TextFacts) -> dict[str, str]:
         "torch_label": DEFAULT_LABEL,
         "cuda_major": DEFAULT_LABEL[2:-1],
         "cuda_folder": "/usr/local/cuda",
+        "cuda_repository": "ubuntu2204",
         **facts.as_captures(),
         **_list_known(facts),
     }
