@@ -23,7 +23,7 @@ class MissingName:
     `name` is the name, the attribute or the argument, "" for a whole module. `owner` is the class or function that lacks it,
     as `Class`, `Class.method` or `function`, "" for a name of a module. An attribute
     of a module is there only if the module imports or defines it. `folders` are the site-packages of the frames, `frame` is
-    the file of the last one, and `caller` that of the last one outside the library, below site-packages. `python` is the
+    the file of the last one, and `callers` those outside the library, the last first, up to one of the program. `python` is the
     Python of the program, such as 3.11: releases that are not for it do not help.
     """
 
@@ -34,7 +34,7 @@ class MissingName:
     candidates: tuple[Candidate, ...] = ()
     folders: tuple[str, ...] = ()
     frame: str = ""
-    caller: str = ""
+    callers: tuple[str, ...] = ()
     python: str = ""
 
 

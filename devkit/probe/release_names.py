@@ -58,6 +58,7 @@ MAX_SEARCHED_BYTES = 3 << 20
 MAX_STARS = 8
 """Modules of `from x import *` that are read for one name, those of the likeliest names first."""
 MAX_DEPTH = 8
+MAX_CALLERS = 2
 _RULES = 1
 """Raised where a wheel is judged in a different way than before: older answers are not used then."""
 _PLAIN_BASES = frozenset({"object", "ABC", "Module", "Generic", "Protocol", "Enum", "dict", "list", "str", "Exception"})
@@ -205,15 +206,36 @@ class _Reader:
         return [each for each in wheels if each.runs_on(python)] or Unknown(f"no {package} is for Python {python}")
 
     def _add_caller(self, history: NameHistory) -> NameHistory:
-        """Add the release of the calling package that no longer asks for the name, where a release removed it."""
-        missing, file = self._missing, self._missing.caller
-        package = canonicalize_name(file.partition("/")[0])
-        if not (history.removed and file) or package == history.package:
-            return history
-        wheels = self._list_wheels(package)
-        history = replace(history, caller=package)
-        if isinstance(wheels, Unknown):
-            return history
+        """Add the calling package, and its release that no longer asks for the name, where a release removed it.
+
+        A package whose releases were read and never ask for it, such as one that only wraps the call, is not the caller.
+        """
+        for file in self._missing.callers[:MAX_CALLERS]:
+            package = canonicalize_name(file.partition("/")[0])
+            if package == history.package:
+                continue
+            if not history.removed:
+                return replace(history, caller=package)
+            wheels = self._list_wheels(package)
+            sights = {} if isinstance(wheels, Unknown) else self._search(wheels, self._ask_caller(file), None)
+            if isinstance(wheels, Unknown) or not {Sight.HAS, Sight.LACKS}.intersection(sights.values()):
+                return replace(history, caller=package)
+            asking = [each for each, sight in sights.items() if sight is Sight.HAS]
+            free = [each for each, sight in sights.items() if sight is Sight.LACKS and asking and each > max(asking)]
+            if free:
+                says = (
+                    f"{file}: {package} {wheels[max(asking)].version} asks for it, {wheels[min(free)].version} does not"
+                )
+                evidence = (*history.evidence, says)
+                return replace(
+                    history, caller=package, caller_release=str(wheels[min(free)].version), evidence=evidence
+                )
+            if asking:
+                return replace(history, caller=package)
+        return history
+
+    def _ask_caller(self, file: str) -> "Callable[[WheelFiles], Sight]":
+        missing = self._missing
         root = missing.candidates[0].module.partition(".")[0] if missing.candidates else ""
 
         def ask(files: "WheelFiles") -> Sight:
@@ -224,13 +246,7 @@ class _Reader:
             asks = asks_for(module, name, package=root, owner=missing.owner, is_argument=missing.is_argument)
             return Sight.HAS if asks else Sight.LACKS
 
-        sights = self._search(wheels, _ask_once(("asks", file, missing.owner, missing.name), ask), None)
-        asking = [each for each, sight in sights.items() if sight is Sight.HAS]
-        free = [each for each, sight in sights.items() if sight is Sight.LACKS and asking and each > max(asking)]
-        if not free:
-            return history
-        says = f"{file}: {package} {wheels[max(asking)].version} asks for it, {wheels[min(free)].version} does not"
-        return replace(history, caller_release=str(wheels[min(free)].version), evidence=(*history.evidence, says))
+        return _ask_once(("asks", file, missing.owner, missing.name), ask)
 
 
 def _judge(

@@ -364,4 +364,17 @@ def test_the_package_that_raises_it_asks_for_the_name_and_not_one_that_wraps_the
     )
     text = f"Traceback:\n{frames}TypeError: Trainer.__init__() got an unexpected keyword argument 'tokenizer'"
     words = read_words(text)
-    assert find_missing_name(words, read_text_facts(words)).caller == "trl/trainer/sft_trainer.py"
+    assert find_missing_name(words, read_text_facts(words)).callers[0] == "trl/trainer/sft_trainer.py"
+
+
+def test_a_package_that_only_wraps_the_call_does_not_ask_for_the_name(library):
+    wrapper = (
+        "wrapper",
+        "1.0",
+        {"wrapper/__init__.py": "", "wrapper/run.py": "def call(f, **given):\n    return f(**given)\n"},
+    )
+    library(init(PLAIN_CLASS), init(PLAIN_CLASS.replace("size", "width")), wrapper)
+    frame = '  File "/opt/env/lib/python3.11/site-packages/wrapper/run.py", line 2, in call\n    return f(**given)\n'
+    error = "TypeError: Model.__init__() got an unexpected keyword argument 'size'"
+    match = ask(f"torch\ntorchlib 3.0\nfrom torchlib import Model\n{FRAME}{frame}{error}\n")["matches"][0]
+    assert ", which the program asks for" in match["cause"]

@@ -6,6 +6,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import takewhile
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.signatures.catalog import find_candidates
@@ -83,10 +84,10 @@ def _add_frames(missing: MissingName, frames: list[tuple[str, str]]) -> MissingN
         # Files of two releases of one library are mixed.
         return None
     if missing.candidates and missing.candidates[0].module.partition(".")[0] != last.partition("/")[0]:
-        # The file that raises it asks for the name in the library that is likelier to have it.
+        # The file that raises it may ask for the name in the library that is likelier to have it.
         roots.discard(last.partition("/")[0])
     outside = [file for _, file in frames if file.partition("/")[0] not in roots]
-    missing = replace(missing, frame=last, caller=outside[-1] if outside else "")
+    missing = replace(missing, frame=last, callers=tuple(dict.fromkeys(takewhile(bool, reversed(outside)))))
     return missing if missing.candidates or (missing.owner and missing.frame) else None
 
 
@@ -150,8 +151,7 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
     elif missing.name and missing.candidates:
         what = f"{missing.candidates[0].module}.{missing.name}"
     library = history.package
-    caller = history.caller or missing.caller.partition("/")[0].replace("_", "-") or OWN_CODE
-    caller = OWN_CODE if caller == library else caller
+    caller = history.caller or OWN_CODE
     # Where the program can be changed, or another release serves as well, the fix leaves a choice.
     has_choice = bool(history.removed and (caller == OWN_CODE or history.caller_release or history.added))
     if history.removed:
