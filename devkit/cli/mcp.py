@@ -44,7 +44,7 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
         if error.name and error.name.partition(".")[0] == "devkit":
             raise
         raise DevkitError(
-            f"the package {error.name or 'mcp'} is missing or not release 2",
+            f"the package {error.name or 'mcp'} is missing, or its release is not 2",
             f"Install it with devkit: {INSTALL_MCP_COMMAND}",
         ) from None
     server = build_server(project=project.resolve(), facts=facts)
