@@ -377,4 +377,4 @@ def test_a_package_that_only_wraps_the_call_does_not_ask_for_the_name(library):
     frame = '  File "/opt/env/lib/python3.11/site-packages/wrapper/run.py", line 2, in call\n    return f(**given)\n'
     error = "TypeError: Model.__init__() got an unexpected keyword argument 'size'"
     match = ask(f"torch\ntorchlib 3.0\nfrom torchlib import Model\n{FRAME}{frame}{error}\n")["matches"][0]
-    assert ", which the program asks for" in match["cause"]
+    assert ", which the program needs" in match["cause"]
