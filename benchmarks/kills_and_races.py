@@ -49,7 +49,7 @@ Command = tuple[str, ...]
 """Words for devkit; "bundle" alone stands for `build_bundle` with a program in docker's place, "append" for an edit."""
 UNFINISHED = re.compile(r"\.devkit-(new|partial|before|part)\b|\.\d+-\d+$|\.tmp-")
 """In the names of what is not yet, or no longer, a file of the user's."""
-ENDED_LINE = re.compile(r"finished what an earlier devkit|an earlier devkit was stopped")
+ENDED_LINE = re.compile(r"finished the changes of an interrupted devkit|an earlier devkit was interrupted")
 WAIT_S = 300.0
 
 
