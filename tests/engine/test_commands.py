@@ -186,4 +186,4 @@ def test_verify_says_that_the_socket_is_closed_to_this_user(clone):
         argv = clone.engine.on_host(*ordinary, *DEVKIT, "verify", clone.folder)
         done = run(argv, env=env, cwd=clone.folder, expect=None)
     assert_one_line_and_a_hint(done, clone)
-    assert "may not open" in done.stderr
+    assert "cannot open" in done.stderr

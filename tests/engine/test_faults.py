@@ -167,9 +167,9 @@ def test_compose_and_the_engine_say_what_they_refuse_of_a_project(broken, tmp_pa
 
 
 def list_made(engine: Engine) -> list[str]:
-    """List containers, networks, images and the machine's routes."""
-    kinds = (("ps", "--all"), ("network", "ls"), ("image", "ls"))
-    return [run(["ip", "route"]).stdout, *(engine.docker(*words, "--quiet") for words in kinds)]
+    """List containers, networks, images and the machine's routes, each in any order."""
+    listed = [engine.docker(*words, "--quiet") for words in (("ps", "--all"), ("network", "ls"), ("image", "ls"))]
+    return sorted(line for text in (run(["ip", "route"]).stdout, *listed) for line in text.splitlines())
 
 
 @ONLY_CDI

@@ -102,7 +102,7 @@ def test_the_dev_container_is_started_entered_changed_and_stopped(light, devcont
     assert light.inside("cat", "/home/dev/created") == "created\n"
 
     assert "is stopped" in devkit(light, "down").stdout
-    assert "does not run" in devkit(light, "run", "--", "true", expect=2).stderr
+    assert "is not running" in devkit(light, "run", "--", "true", expect=2).stderr
     stopped = up(light)
     assert (stopped["action"], stopped["container_id"]) == ("started", changed["container_id"])
     assert light.inside("cat", "/home/dev/created") == "created\n"

@@ -14,7 +14,7 @@ from tests.fuzz.profile import FUZZ, SLOWEST_S
 from tests.fuzz.texts import nearly
 from tests.hosts import facts_of, machine
 
-NOT_PROBED = {"taken_at", "devkit", "inside", "trials", "expected_gpus", "training", "verification"}
+NOT_PROBED = {"taken_at", "devkit", "inside", "trials", "expected_gpus", "training"}
 MACHINES = (
     "ubuntu-4090-ok",
     "in-container-ok",
