@@ -83,6 +83,8 @@ def _decode_record(value: Mapping[str, Any], kind: Any) -> Any:  # noqa: ANN401 
                 found[name] = decoder(value[name])
             except InvalidValue as error:
                 raise error.within(name) from None
+            if name.endswith("_bytes") and isinstance(found[name], int) and found[name] < 0:
+                raise InvalidValue("a number of bytes", value[name]).within(name)
         elif Unknown in get_args(types[name]):
             found[name] = Unknown(NOT_RECORDED)
         else:

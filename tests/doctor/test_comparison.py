@@ -186,7 +186,7 @@ def test_reasons_of_lost_facts_the_master_of_a_job_and_times_in_a_container_are_
     assert (group.odd, group.without_majority) == ((), ())
 
 
-@pytest.mark.parametrize(("mebibytes", "is_odd"), [(40, False), (3_000_000, True)])
+@pytest.mark.parametrize(("mebibytes", "is_odd"), [(40, False), (30_000, True)])
 def test_memory_may_differ_a_little(mebibytes, is_odd):
     memory = NODES[ODD]["system"]["memory_bytes"]
     assert bool(odd_in(with_odd(("system.memory_bytes", memory - (mebibytes << 20))))) is is_odd

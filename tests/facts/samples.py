@@ -34,7 +34,13 @@ def any_of(kind) -> st.SearchStrategy:
     if issubclass(kind, StrEnum):
         return st.sampled_from(list(kind))
     assert dataclasses.is_dataclass(kind), kind
-    return st.builds(kind, **{name: any_of(inner) for name, inner in typing.get_type_hints(kind).items()})
+    return st.builds(kind, **{name: _any_field(name, inner) for name, inner in typing.get_type_hints(kind).items()})
+
+
+def _any_field(name, kind) -> st.SearchStrategy:
+    """Values of a field: a number of bytes is not negative."""
+    values = any_of(kind)
+    return values.map(lambda each: abs(each) if isinstance(each, int) else each) if name.endswith("_bytes") else values
 
 
 def _facts(**changes) -> st.SearchStrategy:

@@ -90,6 +90,7 @@ def test_a_document_that_is_no_facts_file_is_named_so(text, path, problem):
         pytest.param({"kernel": 6}, "system.kernel", id="a number where text belongs"),
         pytest.param({"is_root": 1}, "system.is_root", id="a number is not true"),
         pytest.param({"memory_bytes": True}, "system.memory_bytes", id="true is not a number"),
+        pytest.param({"memory_bytes": -1}, "system.memory_bytes", id="fewer bytes than none"),
         pytest.param({"glibc": "new"}, "system.glibc", id="a version without numbers"),
         pytest.param({"platform": "beos"}, "system.platform", id="an unknown platform"),
         pytest.param({"platform": {"unknown": "x"}}, "system.platform", id="unknown where it cannot be"),
