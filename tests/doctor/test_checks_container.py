@@ -127,7 +127,7 @@ INSIDE = [
     (
         "CON015",
         graphics("nvidia_icd.json"),
-        "warning: nvidia_icd.json is missing, which the loaders need | where: host",
+        "warning: nvidia_icd.json, which the loaders need to find the driver, is missing | where: host",
         "no ICD file",
     ),
     ("CON015", graphics("libvulkan.so.1", capabilities="all"), "skipped", "graphics that nobody asked for by name"),

@@ -66,7 +66,7 @@ def _gpus(nvml: Any, wanted: list[str]) -> list[tuple[int, str, object]]:  # noq
         if not wanted or _text(nvml.nvmlDeviceGetUUID(handle)) in wanted:
             found.append((index, _text(nvml.nvmlDeviceGetName(handle)), handle))
     if not found:
-        raise LookupError("the run uses none of these GPUs; it reports no utilization of MIG devices")
+        raise LookupError("NVML shows none of the GPUs that the run uses; it reports no utilization of MIG devices")
     return found
 
 

@@ -83,7 +83,7 @@ def choose_main_list(files: ProjectFiles, lists: tuple[str, ...]) -> tuple[str, 
 
 
 def is_for_all(path: str) -> bool:
-    """Return whether the name of a list gives it no different purpose than to hold what the project needs."""
+    """Return whether the name of a list gives it no purpose but to hold what the project needs."""
     return _OTHER_PURPOSE.search(path) is None
 
 

@@ -212,7 +212,7 @@ def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | 
 # Podman without its API socket, which its own command does not need.
 
 PODMAN_SOCKET = "/run/podman/podman.sock"
-_NO_SOCKET = Unknown("Podman's API socket is off, and its command does not tell")
+_NO_SOCKET = Unknown("Podman's API socket is off, and its command does not report them")
 
 
 def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | None:

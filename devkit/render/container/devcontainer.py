@@ -129,7 +129,7 @@ def _install(places: Sequence[str], found: Dependencies, options: str = "") -> s
     )
     install = f"uv pip install {options}--no-deps {targets}"
     if found.is_computed or (found.local and not found.lock):
-        # No different torch than the plan's.
+        # No torch but the plan's.
         held = f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
         install = f"{held} && uv pip install {options}--constraint=/tmp/held.txt {targets}"
     what = join_words(["the project itself" if place == "." else place for place in places])

@@ -62,7 +62,7 @@ def test_the_gpus_of_the_run_are_sampled_and_no_others(stub, tmp_path):
     ("how", "uuids", "said"),
     [
         pytest.param({"fail": "nvmlInit_v2=9"}, (), "NVML does not answer", id="no driver"),
-        pytest.param({"gpus": 1}, ("GPU-of-somebody-else",), "none of these GPUs", id="another GPU"),
+        pytest.param({"gpus": 1}, ("GPU-of-somebody-else",), "none of the GPUs that the run uses", id="another GPU"),
     ],
 )
 def test_without_nvml_the_file_says_why(stub, tmp_path, how, uuids, said):
