@@ -70,7 +70,7 @@ def _lines(host: Host, path: str) -> list[dict[str, Any]]:
 
 
 def _rounded(value: float, otherwise: str) -> int | Unknown:
-    return round(value) if value else Unknown(otherwise)
+    return round(value) if value > 0 else Unknown(otherwise)
 
 
 def _numbers(lines: Iterable[Mapping[str, Any]], name: str) -> list[float]:

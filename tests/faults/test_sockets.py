@@ -104,7 +104,7 @@ LISTS = {
         "Config": {"Env": ["NVIDIA_REQUIRE_CUDA=cuda>=12.8"], "Labels": {"devcontainer.metadata": "[]"}},
     },
 }
-SHAPES = (None, True, 7, "x", [], [7], [None], {}, {"a": 1})
+SHAPES = (None, True, -1, 7, "x", [], [7], [None], {}, {"a": 1})
 
 
 @pytest.mark.parametrize("resource", LISTS)

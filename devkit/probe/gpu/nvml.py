@@ -184,8 +184,8 @@ def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
                 capability=parse_reading(
                     gpu, "capability", lambda pair: ComputeCapability.parse(f"{pair[0]}.{pair[1]}")
                 ),
-                memory_bytes=parse_reading(gpu, "memory", lambda pair: int(pair[0])),
-                free_bytes=parse_reading(gpu, "memory", lambda pair: int(pair[1])),
+                memory_bytes=parse_reading(gpu, "memory", lambda pair: _size(pair[0])),
+                free_bytes=parse_reading(gpu, "memory", lambda pair: _size(pair[1])),
                 mig_enabled=parse_reading(gpu, "mig", lambda pair: bool(pair[0])),
                 mig_instances=get_texts(gpu, "mig_instances"),
                 health=parse_gpu_health(get_object(gpu, "health")),
@@ -310,7 +310,7 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
             reply,
             "processes",
             lambda entries: tuple(
-                GpuProcess(int(pid), str(name), hidden if held is None else int(held)) for pid, name, held in entries
+                GpuProcess(int(pid), str(name), hidden if held is None else _size(held)) for pid, name, held in entries
             ),
         ),
         virtualization=parse_reading(reply, "virtualization", _named(VIRTUALIZATION_MODES)),
@@ -340,6 +340,12 @@ def _name_fabric_faults(mask: int) -> Iterator[str]:
 
 def _flag_at(place: int) -> Callable[[Any], bool]:
     return lambda values: bool(values[place])
+
+
+def _size(value: int) -> int:
+    if value < 0:
+        raise ValueError(value)
+    return int(value)
 
 
 def _named(names: tuple[str, ...]) -> Callable[[int], str]:
