@@ -4,10 +4,10 @@ PYTHON ?= python3
 export PYTHON
 TESTS ?=
 
-.PHONY: help demo test test-all test-nightly test-versions goldens lock gpu-report lint audit docs clean
+.PHONY: help demo test test-all test-nightly test-versions release-rehearsal goldens lock gpu-report lint audit docs clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/.with-workload ## the main job on this machine: doctor, a dev container, fine-tuning proven, a real model tuned
 	@sh .ci/demo.sh
@@ -23,6 +23,9 @@ test-nightly: .venv/.with-test ## what takes too long for each commit
 
 test-versions: ## a short run with the newest and the lowest releases, and with the newest Python
 	@bash .ci/versions.sh
+
+release-rehearsal: .venv/.with-test ## publish a release to servers on this machine, and use each part as a stranger would
+	@bash .ci/test.sh nightly tests/engine/test_release.py
 
 goldens: .venv/.with-test ## write every golden file; read the diff
 	@DEVKIT_WRITE_GOLDENS=1 .venv/bin/python -m pytest -q -m golden tests

@@ -1,4 +1,4 @@
-"""Compile the TOML documents of devkit to JSON while a wheel is built: JSON loads thirty times as fast."""
+"""While a wheel is built, compile devkit's TOML documents to JSON, which loads thirty times as fast, and add its addresses."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 
 class CompileDocuments(BuildHookInterface):
@@ -27,3 +28,22 @@ class CompileDocuments(BuildHookInterface):
         """Remove the compiled documents: the wheel has them."""
         if version != "editable":
             shutil.rmtree(self._folder)
+
+
+class AddAddresses(MetadataHookInterface):
+    """Every address of the repository follows from one setting, also those below which the README's links lead."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add the project's URLs, and put the repository's address in place of its name in the README."""
+        site, repository = self.config["documentation"], self.config["repository"]
+        metadata["urls"] = {
+            "Homepage": site,
+            "Documentation": site,
+            "Repository": repository,
+            "Issues": f"{repository}/issues",
+            "Changelog": f"{repository}/blob/main/CHANGELOG.md",
+        }
+        owner = repository.removeprefix("https://github.com/").partition("/")[0]
+        text = metadata["readme"]["text"].replace("https://REPOSITORY/", f"{repository}/")
+        # By this line the registry of MCP servers knows that the package is its owner's.
+        metadata["readme"]["text"] = f"{text}\n<!-- mcp-name: io.github.{owner}/devkit -->\n"

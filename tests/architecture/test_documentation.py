@@ -59,12 +59,13 @@ def test_links_and_pictures_of_the_readme_lead_to_files_of_the_clone():
 
 
 def test_on_a_package_index_the_readme_has_the_same_links_below_the_address_of_the_repository():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["metadata"]["hooks"]
     written = (ROOT / "README.md").read_text(encoding="utf-8")
     published = written
-    for each in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+    for each in hooks["fancy-pypi-readme"]["substitutions"]:
         published = re.sub(each["pattern"], each["replacement"], published)
-    repository = project["project"]["urls"]["Repository"]
+    repository = hooks["custom"]["repository"]
+    published = published.replace("https://REPOSITORY/", f"{repository}/")
     assert LINK.findall(published) == []
     added = re.findall(re.escape(repository) + r"/(?:blob|raw)/main/([^)]+)\)", published)
     assert added == LINK.findall(written)
@@ -86,6 +87,8 @@ def test_the_built_wheel_has_no_relative_link_in_its_long_description(tmp_path):
         metadata = archive.read(name).decode()
     assert "Description-Content-Type: text/markdown" in metadata
     assert "# devkit" in metadata
+    assert "Project-URL: Issues, https://github.com/OWNER/devkit/issues" in metadata
+    assert "REPOSITORY/" not in metadata
     assert LINK.findall(metadata) == []
 
 
@@ -168,9 +171,10 @@ def test_every_command_line_in_the_documentation_has_flags_that_the_program_know
 
 
 def test_the_addresses_of_the_project_are_set_in_one_place():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["urls"]["Documentation"] == f"{DOCUMENTATION_URL}/"
-    owner = project["urls"]["Repository"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    addresses = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+    assert addresses["documentation"] == f"{DOCUMENTATION_URL}/"
+    owner = addresses["repository"]
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in WRITTEN if path.suffix in (".md", ".py")]
     assert [text for text in texts if owner in text] == []
     assert (ROOT / "devkit/py.typed").is_file()
