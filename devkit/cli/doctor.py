@@ -23,16 +23,15 @@ from devkit.cli.output import (
     write_facts,
     write_output,
 )
+from devkit.cli.repair import apply_repairs, guide_repairs, print_manual_fixes, print_repair_results
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError, ExitCode
 from devkit.release import __version__
-from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
-    from devkit.doctor.report.report import Report, ReportedFinding
+    from devkit.doctor.report.report import Report
     from devkit.facts.model import Facts
-    from devkit.render.repair import FileEdit
 
 _FILE = click.Path(path_type=Path)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -116,7 +115,7 @@ _REMOVED = {
     click.option(
         "--setup", is_flag=True, help="Print the steps that install the driver, engine and Container Toolkit here."
     ),
-    click.option("--fix", is_flag=True, help="Repair your own files: show each change, ask first, keep a backup."),
+    click.option("--fix", is_flag=True, help="Repair the causes one by one: show each change or command, ask first."),
     click.option("--yes", is_flag=True, help="With --fix: do not ask."),
 )
 @click.pass_context
@@ -170,9 +169,14 @@ def doctor(
         ctx.with_resource(hold_project(examination.reading.project))
     with interrupt_on_termination():
         facts, report = examination.run()
-        if fix and (repaired := apply_repairs(report, examination.reading.project, is_confirmed=yes)):
-            facts, report = examination.run()
-            print_repair_results(repaired, report)
+        if fix:
+            if repaired := apply_repairs(report, examination.reading.project, is_confirmed=yes):
+                facts, report = examination.run()
+                print_repair_results(repaired, report)
+            if sys.stdin.isatty() and not yes:
+                facts, report = guide_repairs(facts, report, examination.run)
+            else:
+                print_manual_fixes(report)
     code = _choose_exit_code(report, strict=strict)
     write_output(format_doctor_report(facts, report, options, exit_code=code), options)
     ctx.exit(code)
@@ -340,87 +344,3 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield f"{project} is not a directory", "Name the project's folder: devkit doctor --project DIR"
     if output is not None and output == flags["save_facts"]:
         yield f"--output and --save-facts both name {output}", "Name two files."
-
-
-def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tuple[str, ...]:
-    """Repair the root findings that can be repaired. Returns the codes of the checks for which files were changed.
-
-    The dialog is on standard error: standard output holds the report alone. --yes does not cover findings that are
-    only possible, or only a note: somebody has to look at those.
-    """
-    from devkit.render.diffs import format_unified_diff
-    from devkit.render.repair import apply_edit
-
-    repaired = []
-    for shown, edits in _find_repairs(report, project):
-        finding = shown.finding
-        _print(f"{shown.check.code} {finding.message}")
-        _print(f"  {finding.fix.summary}")
-        for line in "\n".join(format_unified_diff(each.path, each.before, each.after) for each in edits).split("\n"):
-            color = {"+": "green", "-": "red"}.get(line[:1])
-            _print(click.style(f"    {line}", fg=color) if color else f"    {line}")
-        is_safe = finding.severity != "note" and finding.confidence != "possible"
-        if not (is_confirmed and is_safe) and not _confirm_edits(edits):
-            _print("  devkit left it unchanged")
-            continue
-        for edit in edits:
-            _print(f"  changed {edit.path}; to undo it: {apply_edit(edit)}")
-        repaired.append(shown.check.code)
-    if not report.roots:
-        _print("nothing needs repair")
-    _print_manual_fixes(report, frozenset(repaired))
-    return tuple(dict.fromkeys(repaired))
-
-
-def print_repair_results(codes: tuple[str, ...], after: "Report") -> None:
-    """Print which of the repaired findings are gone."""
-    found = {shown.check.code for shown in after.findings}
-    gone = [code for code in codes if code not in found]
-    stayed = [code for code in codes if code in found]
-    if gone:
-        _print(f"fixed: {join_words(gone)}")
-    if stayed:
-        _print(f"still found after the change: {join_words(stayed)}; the report lists what remains to do")
-
-
-def _find_repairs(report: "Report", project: Path) -> "Iterator[tuple[ReportedFinding, tuple[FileEdit, ...]]]":
-    """Yield root findings with their edits, computed one by one: an earlier edit may have changed the same file."""
-    from devkit.render.repair import compute_edits
-
-    for shown in report.roots:
-        if not shown.finding.fix.repairs:
-            continue
-        try:
-            edits = compute_edits(shown.finding.fix.repairs, project.resolve(), home=Path.home())
-        except DevkitError as refusal:
-            _print(f"{shown.check.code} cannot be repaired from here: {refusal}")
-            continue
-        if edits:
-            yield shown, edits
-
-
-def _confirm_edits(edits: "tuple[FileEdit, ...]") -> bool:
-    if not sys.stdin.isatty():
-        _print("  not changed: no terminal to ask on (--yes confirms fixes of certain and likely problems)")
-        return False
-    return click.confirm(f"  Change {format_count(len(edits), 'file')}?", default=False, err=True)
-
-
-def _print_manual_fixes(report: "Report", repaired: frozenset[str]) -> None:
-    """Print the commands of the findings that no change of a file repairs. They are never run."""
-    left = [
-        shown
-        for shown in report.roots
-        if shown.finding.severity != "note" and shown.check.code not in repaired and not shown.finding.fix.repairs
-    ]
-    if left and not repaired:
-        _print("No file change can fix these findings. Do this by hand:")
-    for shown in left:
-        fix = shown.finding.fix
-        _print(f"{shown.check.code} by hand ({fix.where.value}{', root' if fix.root else ''}): {fix.summary}")
-        for command in fix.commands:
-            _print(f"      {command}")
-
-
-def _print(line: str) -> None:
-    click.echo(line, err=True)

@@ -1,5 +1,6 @@
 """`devkit doctor --fix` in a project of its own: the diff, the question, the change, the second look."""
 
+import io
 import os
 import pty
 import shlex
@@ -8,6 +9,10 @@ import sys
 
 import pytest
 
+from devkit.cli import repair
+from devkit.doctor.model import Fix, Restart, Side
+from tests.doctor.machines import healthy
+from tests.doctor.running import ROOT, a_finding, a_report, an_outcome
 from tests.forked_commands import run_devkit
 
 BROKEN = """{
@@ -107,25 +112,76 @@ def test_a_file_that_leads_out_of_the_project_is_left_alone(project, tmp_path):
     assert done.returncode in (0, 1)
 
 
-def test_what_no_file_repairs_is_printed_and_never_run(monkeypatch, capsys, tmp_path):
-    from devkit.cli.doctor import apply_repairs
-    from tests.doctor.running import ROOT, a_report
-
-    assert apply_repairs(a_report(ROOT), tmp_path, is_confirmed=True) == ()
+def test_without_a_terminal_what_no_file_repairs_is_printed_and_never_run(capsys, tmp_path):
+    assert repair.apply_repairs(a_report(ROOT), tmp_path, is_confirmed=True) == ()
+    repair.print_manual_fixes(a_report(ROOT))
     said = capsys.readouterr().err
     assert "No file change can fix these findings." in said
     assert "DRV901 by hand (host, root): Do this." in said
     assert "      sudo do" in said
 
 
+def guided(monkeypatch, capsys, fix, answer, *, after=()):
+    """What is said of one cause with this fix, and how often the machine was examined again, to find `after`."""
+    examined = []
+
+    def examine():
+        examined.append(a_report(*after))
+        return healthy(), examined[-1]
+
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n" * 3))
+    before = a_report(an_outcome("DRV901", a_finding(fix=fix)), an_outcome("ENG901", a_finding(fix=fix)))
+    repair.guide_repairs(healthy(), before, examine)
+    return capsys.readouterr().err, len(examined)
+
+
+def test_a_command_for_the_user_runs_after_a_yes_and_the_machine_is_looked_at_again(monkeypatch, capsys, tmp_path):
+    fix = Fix("Make it.", commands=(f"touch {tmp_path}/made",))
+    said, examined = guided(monkeypatch, capsys, fix, "y")
+    assert (tmp_path / "made").exists()
+    assert "✓ DRV901 is gone" in said
+    assert examined == 1
+    (tmp_path / "made").unlink()
+    said, examined = guided(monkeypatch, capsys, fix, "n")
+    assert not (tmp_path / "made").exists()
+    assert examined == 0
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [
+        pytest.param({"commands": ("sudo touch FILE",)}, id="sudo"),
+        pytest.param({"commands": ("touch FILE",), "root": True}, id="root"),
+        pytest.param({"commands": ("touch FILE",), "restart": Restart.LOGIN}, id="a new login"),
+        pytest.param({"commands": ("touch FILE", "rm -r FILE")}, id="removes"),
+        pytest.param({"commands": ("touch FILE",), "where": Side.IMAGE}, id="elsewhere"),
+        pytest.param({"commands": ("touch FILE", "unset CUDA_VISIBLE_DEVICES")}, id="the shell's own"),
+    ],
+)
+def test_a_command_that_is_not_devkits_to_run_is_never_run(monkeypatch, capsys, tmp_path, fix):
+    fix = fix | {"commands": tuple(each.replace("FILE", f"{tmp_path}/made") for each in fix["commands"])}
+    said, _ = guided(monkeypatch, capsys, Fix("Make it.", **fix), "y")
+    assert not (tmp_path / "made").exists()
+    assert "Run 1 command" not in said
+
+
+def test_the_dialog_stops_at_the_first_cause_that_is_still_there(monkeypatch, capsys):
+    fix = Fix("Do it.", commands=("sudo do",))
+    said, examined = guided(monkeypatch, capsys, fix, "", after=(an_outcome("DRV901", a_finding(fix=fix)),))
+    assert "DRV901 is still found" in said
+    assert "ENG901" not in said
+    assert examined == 1
+    said, examined = guided(monkeypatch, capsys, fix, "s")
+    assert "ENG901 by hand" in said
+    assert examined == 0
+
+
 @pytest.mark.parametrize("change", [{"severity": "note"}, {"confidence": "possible"}], ids=["a note", "only possible"])
 def test_yes_does_not_cover_what_somebody_should_look_at(project, capsys, change):
-    from devkit.cli.doctor import apply_repairs
-    from devkit.doctor.model import Confidence, Fix, Repair, RepairKind, Severity
-    from tests.doctor.running import a_finding, a_report, an_outcome
+    from devkit.doctor.model import Confidence, Repair, RepairKind, Severity
 
     typed = {"severity": Severity, "confidence": Confidence}
     repairs = (Repair(RepairKind.REMOVE, ".devcontainer/devcontainer.json", ("runArgs",)),)
     finding = a_finding(fix=Fix("x", repairs=repairs), **{name: typed[name](value) for name, value in change.items()})
-    assert apply_repairs(a_report(an_outcome("PRJ901", finding)), project, is_confirmed=True) == ()
+    assert repair.apply_repairs(a_report(an_outcome("PRJ901", finding)), project, is_confirmed=True) == ()
     assert written(project) == BROKEN
