@@ -37,13 +37,13 @@ def write_index(folder: Path, name: str, wheels: Sequence[Path]) -> None:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
+def serving(folder: Path, host: str = HOST) -> Iterator[str]:
     """The address under which containers, builds and this host reach the folder."""
-    server = ThreadingHTTPServer((HOST, 0), functools.partial(_Quiet, directory=str(folder)))
+    server = ThreadingHTTPServer((host, 0), functools.partial(_Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://{HOST}:{server.server_address[1]}"
+        yield f"http://{host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()

@@ -31,9 +31,9 @@ from . import binaries, cache, image, leftovers, package_index, tools
 from .commands import environment, run
 from .conftest import one_engine
 from .daemon import Engine
-from .project import GIT, Clone
+from .project import GIT, SERVICE, Clone
 
-pytestmark = [pytest.mark.nightly, one_engine]
+pytestmark = pytest.mark.nightly
 
 OWNER = "acme"
 UVX = (Path(sys.executable).with_name("uvx"), "--quiet")
@@ -56,6 +56,7 @@ class Release:
 def release(tmp_path_factory: pytest.TempPathFactory, devcontainer_cli: Path) -> Iterator[Release]:
     """Set the owner, tag, build and publish: what the workflow does at a tag."""
     folder = tmp_path_factory.mktemp("release")
+    online = environment(UV_OFFLINE="0")
     repository = folder / "devkit"
     run([*GIT, "clone", "--quiet", cache.ROOT, repository])
     settings = repository / "pyproject.toml"
@@ -64,14 +65,14 @@ def release(tmp_path_factory: pytest.TempPathFactory, devcontainer_cli: Path) ->
     settings.write_text(before.replace("OWNER", OWNER), encoding="utf-8")
     run([*GIT, "commit", "--quiet", "--all", "--message", "Set the owner"], cwd=repository)
     run([*GIT, "tag", f"v{__version__}"], cwd=repository)
-    run([UV, "build", "--quiet"], cwd=repository)
+    run([UV, "build", "--quiet"], cwd=repository, env=online)
     (wheel,), (source,) = (list(repository.glob(f"dist/*.{kind}")) for kind in ("whl", "tar.gz"))
-    run([*UVX, "twine", "check", "--strict", wheel, source])
+    run([*UVX, "twine", "check", "--strict", wheel, source], env=online)
     manifest = json.loads(run([sys.executable, ".ci/mcp_manifest.py"], cwd=repository).stdout)
     feature = folder / "feature"
-    run([*UVX, "--from", wheel, "devkit", "init", feature / "src", "--as-feature", "--yes"])
+    run([*UVX, "--from", wheel, "devkit", "init", feature / "src", "--as-feature", "--yes"], env=online)
     with serving_packages(folder / "packages") as index, serving_images(folder / "images") as registry:
-        run([*UVX, "twine", "upload", "--repository-url", index, "-u", "", "-p", "", wheel, source])
+        run([*UVX, "twine", "upload", "--repository-url", index, "-u", "", "-p", "", wheel, source], env=online)
         publish = ["features", "publish", feature / "src", "--registry", registry, "--namespace", f"{OWNER}/devkit"]
         run([devcontainer_cli / "devcontainer", *publish])
         yield Release(repository, wheel, f"{index}/simple/", registry, manifest)
@@ -109,7 +110,13 @@ def free_port() -> int:
 def started(argv: list[str | Path], port: int) -> Iterator[None]:
     """Run a server for the block, from when it listens."""
     words = [*leftovers.WITH_THIS_SESSION, "TERM", *map(str, argv)]
-    server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    server = subprocess.Popen(
+        words,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(UV_OFFLINE="0"),
+        start_new_session=True,
+    )
 
     until = time.monotonic() + START_DEADLINE_S
     try:
@@ -130,7 +137,9 @@ def stranger(release: Release, tmp_path: Path) -> dict[str, str]:
     """An environment with an empty HOME, which knows the index and nothing else of the release."""
     home = tmp_path / "home"
     home.mkdir()
-    return environment(HOME=home, UV_INDEX=release.index, NO_COLOR="1", DEVKIT_TRIAL="0", UV_CACHE_DIR=home / "uv")
+    return environment(
+        HOME=home, UV_INDEX=release.index, NO_COLOR="1", DEVKIT_TRIAL="0", UV_OFFLINE="0", UV_CACHE_DIR=home / "uv"
+    )
 
 
 def test_the_wheel_runs_by_its_name_alone(stranger: dict[str, str]):
@@ -145,6 +154,7 @@ def test_the_source_distribution_installs(stranger: dict[str, str], tmp_path: Pa
     assert run([venv / "bin/devkit", "--version"], env=stranger).stdout.split()[-1] == __version__
 
 
+@one_engine
 def test_a_dev_container_of_somebody_else_gets_the_feature_by_its_address(
     engine: Engine, release: Release, devcontainer_cli: Path, tmp_path: Path
 ):
@@ -167,14 +177,16 @@ def test_a_dev_container_of_somebody_else_gets_the_feature_by_its_address(
     assert inside.stdout.split()[-1] == __version__
 
 
+@one_engine
 def test_the_image_of_the_proof_is_pulled_and_proves_itself(engine: Engine, release: Release, clone: Clone):
     clone.look()
     clone.compose("build")
-    (built,) = json.loads(clone.compose("config", "--format", "json"))["services"].values()
+    composed = json.loads(clone.compose("config", "--format", "json"))
+    built = composed["services"][SERVICE].get("image") or f"{composed['name']}-{SERVICE}"
     name = f"{release.registry}/{OWNER}/devkit-proof:{__version__}"
-    engine.docker("tag", built["image"], name)
+    engine.docker("tag", built, name)
     engine.docker("push", name)
-    engine.docker("rmi", name, built["image"])
+    engine.docker("rmi", name, built)
     proof = engine.docker("run", "--rm", "--network", "none", name, "devkit", "verify", "--here", "--json", "--quick")
     report = json.loads(proof)
     assert report["verdict"] == "passed"
@@ -228,8 +240,8 @@ def test_a_client_starts_the_server_as_the_manifest_says(stranger: dict[str, str
 
 
 def test_the_site_is_built_and_its_pages_are_served(release: Release):
-    run(["make", "docs"], cwd=release.repository, deadline_s=900)
-    with package_index.serving(release.repository / "build/site") as address:
+    run(["make", "docs"], cwd=release.repository, env=environment(UV_OFFLINE="0"), deadline_s=900)
+    with package_index.serving(release.repository / "build/site", "127.0.0.1") as address:
         for page, said in {"/": "devkit", "/guides/doctor/": "devkit doctor", "/reference/interface/": "JSON"}.items():
             with urllib.request.urlopen(address + page, timeout=10) as answer:
                 assert said in answer.read().decode()
@@ -239,7 +251,7 @@ def broken_project(folder: Path) -> Path:
     """A repository whose dev container asks for a GPU in a way that does not work."""
     project = folder / "project"
     (project / ".devcontainer").mkdir(parents=True)
-    described = {"image": "nvidia/cuda:12.4.1-base-ubuntu22.04", "runArgs": ["--gpu", "all"]}
+    described = {"image": "nvidia/cuda:12.4.1-base-ubuntu22.04", "runArgs": ["--gpus all"]}
     (project / ".devcontainer/devcontainer.json").write_text(json.dumps(described))
     run([*GIT, "init", "--quiet"], cwd=project)
     return project
