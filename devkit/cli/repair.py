@@ -93,7 +93,7 @@ def print_manual_fixes(report: "Report") -> None:
     if left:
         _print("No file change can fix these findings. Do this by hand:")
     for shown in left:
-        _print_commands(shown)
+        _print_commands(shown, f"{shown.check.code} by hand ")
 
 
 def guide_repairs(facts: "Facts", report: "Report", examine: "Examine") -> "tuple[Facts, Report]":
@@ -105,7 +105,8 @@ def guide_repairs(facts: "Facts", report: "Report", examine: "Examine") -> "tupl
     offered: set[tuple[str, str]] = set()
     while shown := next((each for each in report.roots if _is_by_hand(each) and _key(each) not in offered), None):
         offered.add(_key(shown))
-        _print_commands(shown)
+        _print(f"{shown.check.code} {shown.finding.message}")
+        _print_commands(shown, "  ")
         if any(map(_OF_THE_SHELL.match, shown.finding.fix.commands)):
             _print("  A program cannot do this for the shell that started it: run it there, then devkit doctor --fix.")
             break
@@ -128,9 +129,9 @@ def _is_by_hand(shown: "ReportedFinding") -> bool:
     return shown.finding.severity != "note" and not shown.finding.fix.repairs
 
 
-def _print_commands(shown: "ReportedFinding") -> None:
+def _print_commands(shown: "ReportedFinding", before: str) -> None:
     fix = shown.finding.fix
-    _print(f"{shown.check.code} by hand ({fix.where.value}{', root' if fix.root else ''}): {fix.summary}")
+    _print(f"{before}({fix.where.value}{', root' if fix.root else ''}): {fix.summary}")
     for command in fix.commands:
         _print(f"      {command}")
 

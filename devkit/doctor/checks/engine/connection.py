@@ -28,8 +28,10 @@ def engine_answers(facts: Facts) -> Iterator[Problem]:
     yield problem(
         _name_problem(facts, failure),
         subject=endpoint.url,
-        evidence=filter(None, (f"endpoint {endpoint.url}, chosen by {endpoint.chosen_by}", failure.message)),
-        url=endpoint.url,
+        evidence=filter(
+            None, (f"endpoint {endpoint.url or 'unknown'}, chosen by {endpoint.chosen_by}", failure.message)
+        ),
+        url=endpoint.url or f"the endpoint of {endpoint.chosen_by}",
         chosen_by=endpoint.chosen_by,
         variable=endpoint.chosen_by.partition("=")[0],
         choice="ssh" if endpoint.url.startswith("ssh:") else name_choice(endpoint),
