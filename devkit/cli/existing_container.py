@@ -233,7 +233,6 @@ def _solve(project: "DevkitProject", existing: "ExistingContainer", request: "Re
     with_files = replace(
         request,
         image=request.image or existing.image or None,
-        python=request.python or existing.python or None,
         constraints=(*request.constraints, *existing.constraints),
     )
     found = project.dependencies

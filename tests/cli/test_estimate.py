@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from devkit.cli.estimate import estimate as command
 from devkit.errors import DevkitError, ExitCode
+from devkit.probe.saved_facts import load_saved_facts
 from tests.hosts.golden import facts_file
 from tests.probe.hubs import hub
 
@@ -41,6 +42,17 @@ def refusal(*words):
         run(*words)
     assert found.value.hint
     return found.value.message
+
+
+def test_the_gpus_of_this_machine_are_read_where_their_driver_has_a_device(tmp_path, monkeypatch):
+    answer = load_saved_facts([Path(facts_file("ubuntu-4090-ok"))]).nvml
+    asked = []
+    monkeypatch.setattr("devkit.probe.gpu.nvml.read_nvml", lambda *_, **__: asked.append(1) or answer)
+    monkeypatch.setattr("devkit.cli.estimate._DEVICE_NODES", (str(tmp_path / "none"), str(tmp_path)))
+    assert run("llama-3.1-8b")[1].startswith("fits: NVIDIA GeForce RTX 4090")
+    monkeypatch.setattr("devkit.cli.estimate._DEVICE_NODES", (str(tmp_path / "none"),))
+    assert "4090" not in run("llama-3.1-8b")[1].splitlines()[0]
+    assert asked == [1]
 
 
 def test_the_verdict_comes_first_then_the_peak_then_its_three_largest_terms():

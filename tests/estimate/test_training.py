@@ -21,7 +21,7 @@ from devkit.estimate.settings import (
     Stack,
     TrainingSettings,
 )
-from devkit.estimate.training import estimate_training
+from devkit.estimate.training import compute_gathered_terms, estimate_training
 
 GIB = 1 << 30
 PLAIN = TrainingSettings(adapter_precision=Precision.FP32, loss=Loss.STANDARD, stack=Stack.TRAINER)
@@ -152,6 +152,15 @@ def test_a_smaller_base_and_sharing_out_never_take_more(run):
         for each in (Sharding.ZERO3, Sharding.ZERO2, Sharding.ZERO1, Sharding.DDP)
     ]
     assert together == sorted(together)
+
+
+def test_a_layer_is_gathered_in_the_bytes_in_which_its_method_keeps_it():
+    sharded = replace(PLAIN, world=8, sharding=Sharding.ZERO3)
+    sizes = {each: compute_gathered_terms(LLAMA, replace(sharded, method=each))[0].bytes for each in Method}
+    outside = (LLAMA.embedding_parameters + LLAMA.head_parameters) * PLAIN.precision.bytes
+    whole = sizes[Method.LORA] - outside
+    assert sizes[Method.INT8_LORA] - outside == pytest.approx(whole / 2)
+    assert sizes[Method.QLORA] - outside == pytest.approx(whole / 4)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from devkit.cli.export import export
 from devkit.errors import DevkitError
 from devkit.export.job_settings import (
     JobSettings,
+    StoredSetting,
     describe_setting,
     parse_assignments,
     read_export_settings,
@@ -97,12 +98,20 @@ def test_settings_without_a_flag_are_assigned_and_others_are_refused():
         **{"shm": "4Gi", "label": ("a=b", "c=d"), "node_checks": False, "user": 7},
         "access_mode": AccessMode.MANY_NODES,
     }
+    assert parse_assignments(("node-checks=true",), KUBERNETES) == {"node_checks": True}
     wrong = {"shm": "is not a setting", "command=x": "is not a setting", "labels=a=b": "there is no setting 'labels'"}
     wrong |= {"user=me": "user must be", "node_checks=perhaps": "node_checks must be", "access_mode=All": "must be"}
     for text, said in wrong.items():
         with pytest.raises(DevkitError, match=said) as refused:
             parse_assignments((text,), KUBERNETES)
         assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(True, "true"), (2, "2"), ("10:00", "10:00"), (("python", "a b.py"), "python 'a b.py'")]
+)
+def test_a_stored_setting_is_said_as_it_is_given(value, said):
+    assert str(StoredSetting("x", value, "devkit.toml:3")) == f"x {said}: devkit.toml:3"
 
 
 @pytest.mark.parametrize("name", TARGETS)

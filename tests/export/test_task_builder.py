@@ -7,7 +7,7 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
-from devkit.export.task import HUB_CACHE, TOKEN_PATH, VolumeRole, build_rendezvous_variables
+from devkit.export.task import HUB_CACHE, TOKEN_FOLDER, TOKEN_PATH, VolumeRole, build_rendezvous_variables
 from devkit.export.values import GIB
 from devkit.solver.plan import Vendor
 
@@ -117,6 +117,8 @@ def test_outputs_whose_storage_would_hide_something_and_paths_that_lead_out_of_t
         "../out": "is outside",
         ".": "is where the project would be",
         "/opt/cache": "is where the models would be",
+        TOKEN_FOLDER: "is where the hub token is stored",
+        f"{TOKEN_FOLDER}/tuned": "is where the hub token is stored",
     }
     for output, said in hidden.items():
         assert said in refused(replace(RUN, output=Path(output)))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.documents import (
+    MAX_YAML_DEPTH,
     InvalidDocument,
     NodeKind,
     get_int,
@@ -159,6 +160,9 @@ def test_what_is_no_document_is_a_value_error(read, broken):
 
 
 def test_a_deep_document_that_is_whole_is_refused_as_well():
+    assert parse_yaml("[" * MAX_YAML_DEPTH + "]" * MAX_YAML_DEPTH)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_yaml("[" * (MAX_YAML_DEPTH + 1) + "]" * (MAX_YAML_DEPTH + 1))
     with pytest.raises(ValueError, match="nest"):
         parse_yaml("[" * 5000 + "]" * 5000)
 

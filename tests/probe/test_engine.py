@@ -293,6 +293,26 @@ def test_an_engine_that_does_not_run_stays_silent(tmp_path, changes):
 
 
 @pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        pytest.param(
+            '{"failed": "no-sdk", "message": "No module named docker"}', "No module named docker", id="says so"
+        ),
+        pytest.param("Segmentation fault", "Segmentation fault", id="last line"),
+    ],
+)
+def test_a_child_that_could_not_ask_is_told_in_its_own_words(tmp_path, out, said):
+    text = f"""
+    [[command]]
+    argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///var/run/docker.sock"]
+    out = '''{out}'''
+    code = 1
+    """
+    found = read_engine(written(tmp_path, text), deadline_s=5)
+    assert found == Unknown(f"the engine child ended with status 1: {said}", is_lost=True)
+
+
+@pytest.mark.parametrize(
     ("folder", "program"),
     [pytest.param("bin", "{}/bin/nvidia-container-runtime", id="there"), pytest.param("other", "", id="elsewhere")],
 )

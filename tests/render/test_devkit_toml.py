@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import BuildNeed, Resolved, SourceBuild
 from devkit.facts.project import Policy
 from devkit.facts.settings import SettingInfo
 from devkit.facts.values import ComputeCapability, Release
-from devkit.render.devkit_lock import parse_lock, render_lock
+from devkit.render.devkit_lock import parse_lock, parse_locked_plan, render_lock
 from devkit.render.devkit_toml import SECTIONS, ProjectSettings, parse_devkit_toml, render_devkit_toml
 from devkit.render.files import Artifact
 from devkit.render.toml_tables import TableSource, parse_table, set_toml_values
@@ -274,6 +275,13 @@ def test_machines_come_back_as_they_were():
     lock = parse_lock(render_lock(GPU_PLAN, (), (MACHINE, EMPTY)).content)
     assert lock.machines == (MACHINE, EMPTY)
     assert str(lock.machines[0].driver) == "570.124.06"
+
+
+def test_how_packages_are_built_from_source_comes_back():
+    build = SourceBuild("x", (BuildNeed("header", "a.h", "setup.py:3"),), ("cython>=3",))
+    found = Resolved((("x", "1.0"),), ("x",), builds=(build,))
+    lock = parse_lock(render_lock(replace(GPU_PLAN, resolution=found), ()).content)
+    assert parse_locked_plan(lock.plan).resolution == found
 
 
 @pytest.mark.parametrize("text", ["", "one\n", "\r\ntwo\r\n", "\ufeffé 大\n"])

@@ -51,6 +51,7 @@ DEV_CONTAINER = """{
             ['-     "gpu": "true" /* optional */', '+     "gpu": "true", /* optional */', '+     "memory": "8gb"'],
             id="a new key behind a comment",
         ),
+        pytest.param(("name",), "Zoë", ['-   "name": "x", // why', '+   "name": "Zoë", // why'], id="not ASCII"),
         pytest.param(("empty", "a"), 1, ['-   "empty": {},', '+   "empty": {"a": 1},'], id="the first key"),
         pytest.param(("new", "-"), 1, ['+   "new": [1],'], id="a new list where a comma hangs"),
     ],

@@ -13,6 +13,7 @@ from devkit.probe.host import LocalHost
 from devkit.probe.project.reader import read_project
 from devkit.render.adopt import adoption
 from devkit.render.adopt.adoption import format_torch_source
+from devkit.render.devkit_lock import parse_lock
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit
 from tests.repositories import write_repository
@@ -187,6 +188,16 @@ def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_pat
         devkit("init", tmp_path / "project", *GPU, "--yes")
     assert refused.value.hint
     assert tree(tmp_path / "project") == before
+
+
+@pytest.mark.parametrize(
+    ("image", "python"),
+    [("nvidia/cuda:12.4.1-devel-ubuntu22.04", "3.10"), ("ubuntu:24.04", "3.12"), ("python:3.13-slim", "3.13")],
+)
+def test_a_plan_for_an_image_takes_its_python(tmp_path, image, python):
+    root = dev(tmp_path / "x", BUILT, f"FROM {image}\nRUN pip install torch\n", {})
+    assert devkit("init", root, *GPU).return_value == 0
+    assert parse_lock((root / "devkit.lock").read_bytes()).plan["python"] == python
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from devkit.compat.images import find_image_system
-from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.project.containers import (
     MANIFESTS,
     TORCH_PACKAGES,
@@ -24,7 +22,6 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.checks.project.gpu_requests import find_gpu_host_requirement
-from devkit.doctor.checks.project.images import CudaTag
 from devkit.doctor.model import NotApplicable, Severity, format_location
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import ReportedFinding, build_report
@@ -65,7 +62,6 @@ _GPU_CODES = frozenset(("PRJ002", "PRJ003", "PRJ005", "PRJ008", "PRJ011"))
 _MEMORY_CODES = frozenset(("PRJ020",))
 _TORCH_CODES = frozenset(("PRJ024", "PRJ026"))
 _CONSTRAINTS_PATH = f"{OVERLAY_FOLDER}/constraints.txt"
-_PYTHON_IMAGE = re.compile(r"(?:^|/)python:(?:\d+-)?(3\.\d+)")
 
 
 class PatchedHost(LocalHost):
@@ -156,7 +152,6 @@ class ExistingContainer:
     files: EditedFiles
     facts: Facts
     image: str
-    python: str
     constraints: tuple[Constraint, ...]
     lock: DevkitLock
     own_pins: frozenset[Pin]
@@ -177,10 +172,10 @@ def read_existing_container(
     facts = files.gather_facts()
     sources = find_torch_sources(facts, dependencies)
     open_ones = [each for each, source in sources if _can_take_plan(source, own_pins)]
-    image, python = _select_image(open_ones or [each for each, _ in sources])
+    planned = open_ones or [each for each, _ in sources]
     constraints = [
         Constraint(each.name, each.specifier, f"{each.path}:{each.line}")
-        for container in open_ones or [each for each, _ in sources]
+        for container in planned
         for install in container.installs
         for each in install.requirements
         # Those of the project itself come from its dependencies, of which extras and markers are known.
@@ -191,8 +186,7 @@ def read_existing_container(
     return ExistingContainer(
         files,
         facts,
-        image,
-        python,
+        next((each.image.value for each in planned if each.image is not None), ""),
         tuple(constraints),
         lock,
         own_pins,
@@ -240,18 +234,6 @@ def _needs_gpu(container: ProjectContainer, source: TorchSource) -> bool:
     if source.variant == "cpu":
         return False
     return source.origin in (TorchOrigin.BUILD, TorchOrigin.COMMAND) or find_gpu_evidence(container) is not None
-
-
-def _select_image(containers: list[ProjectContainer]) -> tuple[str, str]:
-    """Return the image to plan for, and its Python, "" where it does not say one."""
-    image = next((each.image.value for each in containers if each.image is not None), "")
-    if found := _PYTHON_IMAGE.search(image):
-        return image, found[1]
-    # A bare system, such as ubuntu:22.04, comes with its own Python.
-    tag = CudaTag.of(image)
-    system = find_image_system(image, load_tables().images.systems)
-    is_bare = system is not None and (tag is not None or re.search(rf"(?:^|/){system.name}:", image))
-    return image, system.python if system is not None and is_bare else ""
 
 
 @dataclass(frozen=True)
