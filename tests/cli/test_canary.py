@@ -4,6 +4,7 @@ One loopback server stands for the index, the git host, the proxy and the hub of
 """
 
 import base64
+import os
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -27,7 +28,8 @@ FILES = {
     ".cache/huggingface/token": "canary18x7Qz9",
     ".docker/config.json": '{"auths": {"corp.example": {"auth": "Y2FuYXJ5MTl4N1F6OQ=="}}}',
 }
-TOKENS = (*VARIABLES.values(), *(f"canary{number}x7Qz9" for number in range(16, 20)))
+KEYRING, PROXY = "canary20x7Qz9", "canary21x7Qz9"
+TOKENS = (*VARIABLES.values(), *(f"canary{number}x7Qz9" for number in range(16, 20)), KEYRING, PROXY)
 PROJECT = '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["own"]\n'
 REFERENCE = "${HF_TOKEN}/${AWS_SECRET_ACCESS_KEY}"
 HOSTILE = {
@@ -94,7 +96,7 @@ def find_tokens(request: str) -> list[str]:
     return [token for token in TOKENS for text in texts if token in text or quote(token) in text]
 
 
-def visit(tmp_path: Path, files: dict[str, str], servers, commands) -> tuple[list[str], list[int]]:
+def visit(tmp_path: Path, files: dict[str, str], servers, commands, **environ: str) -> tuple[list[str], list[int]]:
     """Run the commands in a repository with these files. Returns the tokens that any server got, and the exit codes."""
     stranger, index = servers
     home, project = tmp_path / "home", tmp_path / "project"
@@ -104,7 +106,7 @@ def visit(tmp_path: Path, files: dict[str, str], servers, commands) -> tuple[lis
             (folder / name).write_bytes(text.replace("URL", stranger.url).encode())
     environment = {"NO_COLOR": "1", "UV_OFFLINE": "0", "UV_DEFAULT_INDEX": index.index, "HOME": str(home)}
     environment |= {"UV_CACHE_DIR": str(tmp_path / "cache"), "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": "", **VARIABLES}
-    environment |= {"UV_INDEX_CORP_USERNAME": "me", "UV_INDEX_OWN_USERNAME": "me"}
+    environment |= {"UV_INDEX_CORP_USERNAME": "me", "UV_INDEX_OWN_USERNAME": "me", **environ}
     codes = [run_devkit(*words, cwd=project, **environment).returncode for words in commands]
     return [token for each in (stranger, index) for request in each.requests for token in find_tokens(request)], codes
 
@@ -138,6 +140,42 @@ def test_an_allowed_index_gets_no_login_of_another_host(tmp_path, servers, name)
     assert codes == [0, 0]
     assert index.requests
     assert bool(stranger.requests) is bool(allowed)
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_what_the_keyring_knows_of_an_index_goes_to_that_index_alone(tmp_path, name):
+    program = tmp_path / "bin/keyring"
+    program.parent.mkdir()
+    login = f"me:{KEYRING}"
+    with serve_packages([]) as stranger, serve_packages([make_wheel(tmp_path, "own", "1.0")], login=login) as index:
+        if name == "an index that sends on":
+            stranger.redirect = index.url
+        # As `keyring`, which answers for any address that begins with a host that it knows.
+        program.write_text(f'#!/bin/sh\ncase "$*" in *{index.url[7:]}*) echo {KEYRING} ;; *) exit 1 ;; esac\n')
+        program.chmod(0o755)
+        environ = {"UV_KEYRING_PROVIDER": "subprocess", "UV_DEFAULT_INDEX": index.index.replace("//", "//me@")}
+        environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+        plan = (*COMMANDS["plan"], "--allow-index", f"{stranger.url}/simple")
+        _, codes = visit(tmp_path, ORDINARY[name], (stranger, index), [plan], **environ)
+    assert codes == [0]
+    assert any(KEYRING in find_tokens(request) for request in index.requests)
+    assert not any(find_tokens(request) for request in stranger.requests)
+    assert {token for request in index.requests for token in find_tokens(request)} == {KEYRING}
+
+
+def test_the_login_of_a_proxy_goes_to_the_proxy_alone(tmp_path, servers):
+    with serve_packages([make_wheel(tmp_path, "own", "1.0")]) as proxy:
+        address = proxy.url.replace("//", f"//me:{PROXY}@")
+        environ = {"HTTP_PROXY": address, "http_proxy": address, "UV_DEFAULT_INDEX": "http://index.example/simple"}
+        environ |= {"NO_PROXY": servers[0].url[7:].partition(":")[0]}
+        plan = (*COMMANDS["plan"], "--allow-index", f"{servers[0].url}/simple")
+        _, codes = visit(tmp_path, ORDINARY["an allowed index"], servers, [plan], **environ)
+        assert codes == [0]
+        asked = [request for request in proxy.requests if "http://index.example/simple/own" in request]
+        assert asked
+        assert {token for request in asked for token in find_tokens(request)} == {PROXY}
+        assert servers[0].requests
+        assert not any(find_tokens(request) for request in servers[0].requests)
 
 
 def test_a_request_with_a_token_is_noticed():
