@@ -50,6 +50,9 @@ GROUPS = {
 def on_config(config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed where the site is built
     """Set the navigation: every guide and decision, and of the generated pages the two lists."""
     config.site_url = f"{DOCUMENTATION_URL}/"
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    config.repo_url = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
+    config.repo_name, config.edit_uri = config.repo_url.rpartition("github.com/")[2], "edit/main/docs/"
     folders = {folder: sorted((DOCS / folder).glob("*.md")) for folder in ("guides", "decisions")}
     pages = {folder: [path.relative_to(DOCS).as_posix() for path in paths] for folder, paths in folders.items()}
     config.nav = [
@@ -64,7 +67,6 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed wh
                 {"Checks": ["checks/README.md", {"What the doctor recognizes": "failures.md"}]},
                 {"Rules of the solver": "rules.md"},
                 {"Jobs of others": "reference/jobs.md"},
-                {"Glossary": "glossary.md"},
             ]
         },
         {"Explanation": ["architecture.md", "comparison.md", "threat-model.md", {"Decisions": pages["decisions"]}]},
@@ -202,7 +204,8 @@ def _render_fix(remedy: Remedy, *, is_only: bool) -> Iterator[str]:
     where = {"machine": "the host", "driver": "the host", "workload": "where the program runs"}.get(
         fix.where, fix.where
     )
-    yield from () if is_only else (f"### {escape(remedy.condition or 'otherwise')}", "")
+    case = remedy.condition or "in all other cases"
+    yield from () if is_only else (f"### {escape(case[:1].upper() + case[1:])}", "")
     yield f"{escape(remedy.summary)} ({where})"
     yield ""
     by_family = {family: show_commands(fix, family=DistroFamily(family)) for family in FAMILIES}
