@@ -25,6 +25,7 @@ from devkit.estimate.settings import (
     InferenceSettings,
     Loss,
     Method,
+    Objective,
     Optimizer,
     Precision,
     Quantization,
@@ -59,12 +60,12 @@ def _choose(kind: type[Any]) -> "click.Choice[str]":
 
 _TRAINING = (
     click.option("--method", type=_choose(Method), help="What is trained. Default: lora."),
+    click.option("--objective", type=_choose(Objective), help="Training objective. Default: sft."),
     click.option("--rank", type=int, metavar="N", help="Rank of the adapters. Default: 16."),
     click.option("--targets", metavar="NAMES", help="Target modules, such as q_proj,v_proj. Default: all-linear."),
     click.option("--dora", is_flag=True, default=None, help="DoRA: adapters with a magnitude vector."),
     click.option("--adapter-dtype", "adapter_precision", type=_PRECISION, help="Data type of the adapters."),
     click.option("--micro-batch", type=int, metavar="N", help="Rows in one forward and backward pass. Default: 1."),
-    click.option("--accumulation", type=int, metavar="N", help="Gradient accumulation steps. Default: 1."),
     click.option(
         "--checkpointing/--no-checkpointing",
         default=None,
@@ -114,6 +115,8 @@ _WITHOUT_FLAG = {
     "double_quantization": "Also quantize the scales of nf4.",
     "autocast": "Whether Trainer or TRL has bf16=True or fp16=True.",
     "keeps_outputs": "Whether the loop keeps the logits during the backward pass.",
+    "accumulation": "Gradient accumulation steps. Default: 1.",
+    "completions": "Completions that GRPO generates at once. Default: 16.",
     "shard_size": "Processes that shard one copy. Default: all.",
     "cache_precision": "Data type of the KV cache. Default: that of the weights.",
 }
@@ -139,6 +142,7 @@ RENAMED_FLAGS = {
         )
     },
     "--tied": "--shape tie_word_embeddings=true",
+    "--accumulation": "--set accumulation=",
     **{"--loss": "--set loss=", "--shard-size": "--set shard_size=", "--cache-dtype": "--set cache_precision="},
     **{
         f"--{prefix}{flag}": f"--set {name}={value}"
@@ -277,6 +281,8 @@ def format_finetune_command(model: str | None, settings: TrainingSettings) -> st
     for name in known:
         if name in shown or getattr(settings, name, None) != getattr(defaults, name, None):
             words += format_setting(FinetuneSettings, name, getattr(settings, name))
+    if settings.objective is Objective.GRPO:
+        words += ["--batch", str(settings.completions), "--reward", "FILE.py:FUNCTION"]
     launcher = ["torchrun", "--nproc-per-node", str(settings.world), "-m"] if settings.world > 1 else []
     return shlex.join([*launcher, "devkit", "finetune", *words])
 

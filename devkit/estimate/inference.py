@@ -16,6 +16,7 @@ from devkit.estimate.memory import (
     MemoryPhase,
     Term,
     build_memory_estimate,
+    sum_bytes,
 )
 from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantization
 from devkit.estimate.shape import LayerShape, ModelShape, compute_weight_terms
@@ -63,6 +64,15 @@ def compute_cache_bytes_per_token(shape: ModelShape, settings: InferenceSettings
 
 def _get_cache_precision_bytes(settings: InferenceSettings) -> int:
     return (settings.cache_precision or settings.precision).bytes
+
+
+def compute_generation_terms(shape: ModelShape, settings: InferenceSettings) -> tuple[Term, ...]:
+    """Compute what generation takes beside the weights, at its fullest: of the prompt, or of the last token."""
+    generation = _Generation(shape, settings)
+    phases = generation.phases(generation.prompt_terms())
+    fixed = phases[MemoryPhase.LOAD]
+    beside = ([term for term in terms if term not in (*fixed, CUBLAS_WORKSPACE)] for terms in phases.values())
+    return tuple(max(beside, key=sum_bytes))
 
 
 class _Generation:

@@ -13,6 +13,7 @@ from devkit.estimate.settings import (
     InferenceSettings,
     Loss,
     Method,
+    Objective,
     Precision,
     Quantization,
     TrainingSettings,
@@ -346,7 +347,11 @@ def _list_training_settings(settings: TrainingSettings) -> Iterator[str]:
         name = f"{'DoRA, ' if settings.dora else ''}{name} at rank {settings.rank}{targets}"
     yield name
     yield str(settings.precision)
-    yield f"{settings.micro_batch} x {settings.sequence:,} tokens"
+    rows = str(settings.micro_batch)
+    if settings.objective is not Objective.SFT:
+        yield f"objective {settings.objective}"
+        rows = format_count(settings.micro_batch, "pair" if settings.objective.is_paired else "completion")
+    yield f"{rows} x {settings.sequence:,} tokens"
     yield "checkpointing" if settings.checkpointing else "no checkpointing"
     yield f"{settings.optimizer}"
     yield f"{settings.loss} loss" if settings.loss is not Loss.STANDARD else "whole logits"

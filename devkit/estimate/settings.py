@@ -32,6 +32,21 @@ class Method(StrEnum):
     FULL = "full"
 
 
+class Objective(StrEnum):
+    """What is learned: texts (supervised fine-tuning), which of two answers is better (a policy by DPO, a reward model),
+    or answers that a function rewards (GRPO)."""
+
+    SFT = "sft"
+    DPO = "dpo"
+    REWARD = "reward"
+    GRPO = "grpo"
+
+    @property
+    def is_paired(self) -> bool:
+        """True if a row of the data is two answers, each computed as a row."""
+        return self in (Objective.DPO, Objective.REWARD)
+
+
 class Optimizer(StrEnum):
     """The optimizer. `foreach` is torch's default on CUDA; paged ones may move their state to host memory."""
 
@@ -109,6 +124,10 @@ class TrainingSettings:
     """
 
     method: Method = Method.LORA
+    objective: Objective = Objective.SFT
+    """`micro_batch` is in pairs for DPO and reward models, in completions for GRPO."""
+    completions: int = 16
+    """Completions that GRPO generates at once: those of an optimizer step."""
     sequence: int = 2048
     micro_batch: int = 1
     precision: Precision = Precision.BF16
@@ -139,6 +158,11 @@ class TrainingSettings:
     sharding: Sharding = Sharding.DDP
     shard_size: int = 0
     """Processes that shard one copy of the model; 0 for all of them."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of `sequence` tokens in one pass."""
+        return self.micro_batch * (2 if self.objective.is_paired else 1)
 
     @property
     def residual_bytes(self) -> int:

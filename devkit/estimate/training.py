@@ -1,7 +1,7 @@
 """Memory of a training step in closed form, term by term: gradients, optimizer state, sharding, activations."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from devkit.errors import DevkitError
 from devkit.estimate.activations import (
@@ -13,6 +13,7 @@ from devkit.estimate.activations import (
     is_attention_eager,
     is_upcast,
 )
+from devkit.estimate.inference import compute_generation_terms
 from devkit.estimate.memory import (
     ADAMW_SOURCE,
     AUTOCAST_SOURCE,
@@ -20,6 +21,7 @@ from devkit.estimate.memory import (
     CUBLAS_WORKSPACE,
     DDP_SOURCE,
     DORA_SOURCE,
+    DPO_SOURCE,
     FSDP_SOURCE,
     INT8_SOURCE,
     LLAMA_SOURCE,
@@ -36,8 +38,10 @@ from devkit.estimate.memory import (
     sum_bytes,
 )
 from devkit.estimate.settings import (
+    InferenceSettings,
     Loss,
     Method,
+    Objective,
     Optimizer,
     Quantization,
     Sharding,
@@ -184,13 +188,19 @@ def estimate_training(shape: ModelShape, settings: TrainingSettings) -> MemoryEs
     Raises DevkitError for settings that make no sense together or for this model.
     """
     validate_training_settings(shape, settings)
+    if settings.objective is Objective.REWARD:
+        # Its head makes one number of a row, in the place of logits.
+        shape = replace(shape, head_parameters=shape.hidden)
     step = _TrainingStep(shape, settings)
+    phases = {
+        MemoryPhase.LOSS: step.loss_terms(),
+        MemoryPhase.BACKWARD: step.backward_terms(),
+        MemoryPhase.STEP: step.optimizer_step_terms(),
+    }
+    if settings.objective is Objective.GRPO:
+        phases[MemoryPhase.DECODE] = step.generation_terms()
     return build_memory_estimate(
-        {
-            MemoryPhase.LOSS: step.loss_terms(),
-            MemoryPhase.BACKWARD: step.backward_terms(),
-            MemoryPhase.STEP: step.optimizer_step_terms(),
-        },
+        phases,
         largest_bytes=step.largest_bytes,
         pageable_bytes=step.pageable_bytes,
         world=settings.world,
@@ -214,7 +224,8 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
         "--micro-batch": settings.micro_batch,
         "--rank": settings.rank,
         "--world": settings.world,
-        "accumulation": settings.accumulation,
+        "--set accumulation": settings.accumulation,
+        "--set completions": settings.completions,
     }
     for flag, size in sizes.items():
         if size < 1:
@@ -252,8 +263,8 @@ class _TrainingStep:
 
     def __init__(self, shape: ModelShape, settings: TrainingSettings) -> None:
         self._shape, self._settings = shape, settings
-        self._tokens = settings.sequence * settings.micro_batch
-        self._pairs = settings.micro_batch * settings.sequence**2
+        self._tokens = settings.sequence * settings.rows
+        self._pairs = settings.rows * settings.sequence**2
         self._residual_bytes = settings.residual_bytes
         self._trained = count_trained_parameters(shape, settings)
         self._saved = [(layer.count, compute_saved_activations(layer, shape, settings)) for layer in shape.layers]
@@ -262,6 +273,10 @@ class _TrainingStep:
         self._is_quantized = quantization is not Quantization.NONE
         weights = compute_weight_terms(shape, quantization, settings.precision, is_upcast=is_upcast(settings))
         state = compute_optimizer_terms(self._trained, settings)
+        # With adapters, the reference is the base, computed without them.
+        has_copy = settings.objective is Objective.DPO and settings.method is Method.FULL
+        reference = (Term("reference model", sum_bytes(weights), "the weights again, frozen", DPO_SOURCE),)
+        weights = (*weights, *(reference if has_copy else ()))
         fixed = (*weights, *compute_adapter_terms(self._trained, settings), *(() if is_paged else state))
         self.pageable_bytes = sum_bytes(shard_terms(state, settings)) if is_paged else 0
         # Inputs, labels, positions, rotary tables and the last norm.
@@ -290,9 +305,23 @@ class _TrainingStep:
 
     def loss_terms(self) -> tuple[Term, ...]:
         """The terms in memory while the loss is computed."""
-        loss = compute_loss_terms(self._shape, self._settings, self._tokens)
+        has_logits = self._settings.objective is not Objective.REWARD
+        loss = compute_loss_terms(self._shape, self._settings, self._tokens) if has_logits else ()
         cast = self._compute_cast_weights(is_forward=True)
         return (*self._fixed, *self._early_gradients, *self._compute_stored(), *cast, *loss)
+
+    def generation_terms(self) -> tuple[Term, ...]:
+        """The terms in memory while GRPO generates all completions of a step: caches grow to whole rows."""
+        settings = self._settings
+        prompt = -(-settings.sequence // 2)
+        generation = InferenceSettings(
+            prompt=prompt,
+            new=settings.sequence - prompt,
+            sequences=settings.completions,
+            precision=settings.precision,
+            attention=settings.attention,
+        )
+        return (*self._fixed, *compute_generation_terms(self._shape, generation))
 
     def optimizer_step_terms(self) -> tuple[Term, ...]:
         """The terms in memory while the optimizer steps."""
@@ -398,7 +427,7 @@ class _TrainingStep:
 
     def _score_formula(self) -> str:
         settings = self._settings
-        return f"{settings.micro_batch} x {settings.sequence:,}^2 pairs x {self._shape.heads} heads, not fused"
+        return f"{settings.rows} x {settings.sequence:,}^2 pairs x {self._shape.heads} heads, not fused"
 
 
 def _list_warnings(shape: ModelShape, settings: TrainingSettings) -> Iterator[str]:

@@ -15,6 +15,7 @@ from devkit.estimate.settings import (
     Attention,
     Loss,
     Method,
+    Objective,
     Optimizer,
     Precision,
     Sharding,
@@ -248,6 +249,26 @@ def test_trl_never_makes_whole_logits_and_computes_under_autocast(model, given, 
     plain = TrainingSettings(stack=Stack.TRL, autocast=True, adapter_precision=Precision.FP32)
     estimate = estimate_training(build_model_shape(find_model(model).config), replace(plain, **given))
     assert estimate.allocated_peak_bytes / GIB == pytest.approx(traced_gib, rel=0.03)
+
+
+def test_an_objective_takes_what_its_rows_its_reference_and_its_generations_take():
+    shape = build_model_shape(find_model("llama-3.2-3b").config)
+
+    def terms(**given):
+        estimate = estimate_training(shape, replace(TrainingSettings(checkpointing=False), **given))
+        return estimate, {term.name: term.bytes for term in estimate.terms}
+
+    (one, single), (two, pairs) = terms(micro_batch=4), terms(micro_batch=2, objective=Objective.DPO)
+    assert (one.allocated_peak_bytes, single) == (two.allocated_peak_bytes, pairs)
+    # With an adapter, the reference is the base; a whole model has a copy.
+    _, whole = terms(method=Method.FULL, objective=Objective.DPO)
+    assert whole["reference model"] == whole["weights"]
+    # A reward model makes one number of a text: the tied head is no matrix of its own.
+    scored = terms(micro_batch=2, objective=Objective.REWARD)[1]
+    assert scored["weights"] == single["weights"] + 2 * shape.hidden
+    few, many = (terms(objective=Objective.GRPO, checkpointing=True, completions=each)[1] for each in (1, 512))
+    assert "key-value cache" not in few
+    assert many["key-value cache"] == 512 * 2048 * shape.depth * shape.cache_width * 2
 
 
 def test_in_fp32_grouped_heads_have_no_fused_kernel_on_cuda_unless_a_mask_repeats_them():
