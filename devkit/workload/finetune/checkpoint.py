@@ -28,6 +28,7 @@ import torch
 from safetensors import safe_open
 
 from devkit.errors import DevkitError
+from devkit.estimate.settings import Objective
 from devkit.release import __version__
 from devkit.text import format_bytes, format_count
 from devkit.workload.finetune.dataset import Example
@@ -64,7 +65,11 @@ _RESUMABLE_WITH_OTHERS = frozenset(
 Data are compared by their content. A field that is added to the settings counts until it is named here.
 """
 
-_TOKENIZATION_SETTINGS = frozenset({"sequence", "completion_only", "eval_share", "model"})
+_OF_OBJECTIVES = frozenset({"objective", "reward", "generations", "max_new_tokens", "beta"})
+
+_TOKENIZATION_SETTINGS = frozenset(
+    {"sequence", "completion_only", "eval_share", "model", "objective", "max_new_tokens"}
+)
 """Settings that change which token ids the same data give."""
 
 _FINGERPRINTS = {
@@ -394,6 +399,9 @@ def select_resume_settings(
     chosen = {each.name: getattr(settings, each.name) for each in fields(settings)}
     # An empty list is left out: checkpoints of releases before the setting have none.
     chosen = {name: value for name, value in chosen.items() if name not in _RESUMABLE_WITH_OTHERS and value != ()}
+    if settings.objective is Objective.SFT:
+        # As in checkpoints of releases without others.
+        chosen = {name: value for name, value in chosen.items() if name not in _OF_OBJECTIVES}
     return {name: to_setting_value(value) for name, value in {**chosen, **decisions}.items()}
 
 

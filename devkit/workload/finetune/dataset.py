@@ -34,7 +34,9 @@ from devkit.workload.finetune.records import (
     ASSISTANT,
     ChatRecord,
     Message,
+    PairRecord,
     PromptRecord,
+    QuestionRecord,
     Record,
     RecordKind,
     RecordReader,
@@ -84,6 +86,11 @@ class Example:
     def compact(cls, ids: Iterable[int], loss_mask: Iterable[int]) -> "Example":
         """Return the example in five bytes a token, where lists take sixteen and more: a data set stays in memory."""
         return cls(array("i", ids), array("b", loss_mask))
+
+    @property
+    def length(self) -> int:
+        """Tokens of its row."""
+        return len(self.ids)
 
     @cached_property
     def target_count(self) -> int:
@@ -569,6 +576,8 @@ def _render(record: Record, tokenizer: Tokenizer, *, completion_only: bool) -> l
             return [TrainingText(text, ((start, len(text)),), RecordKind.PROMPT)]
         case ChatRecord():
             return render_chat(record, tokenizer, completion_only=completion_only)
+        case PairRecord() | QuestionRecord():
+            raise TypeError("pairs and prompts are not one text")
 
 
 def ensure_chat_template(tokenizer: Tokenizer, *, begins_with: str = "") -> str | None:
@@ -846,18 +855,19 @@ def build_dataset(
     tokenizer: Tokenizer,
     config: Any,  # noqa: ANN401 - of transformers
     events: Events,
+    tokenize: Callable[..., TokenizedRecords] = tokenize_records,
 ) -> Dataset:
-    """Read and tokenize all data for the model of `config`; `events` get the progress.
+    """Read and tokenize all data for the model of `config`, by `tokenize`; `events` get the progress.
 
     Raises DevkitError for data that cannot be trained on.
     """
-    examples, notes = _tokenize(settings.data, tokenizer, settings, events)
+    examples, notes = _tokenize(settings.data, tokenizer, settings, events, tokenize)
     require_vocabulary_size(examples, config)
     if settings.sequence == find_context_length(config):
         notes = (*notes, f"rows have at most {settings.sequence} tokens, which is this model's context length")
     if not settings.eval_data:
         return Dataset(*_split(examples, settings), notes, tokenizer.chat_template)
-    held_out, more = _tokenize(settings.eval_data, tokenizer, settings, events)
+    held_out, more = _tokenize(settings.eval_data, tokenizer, settings, events, tokenize)
     notes = (*notes, *(f"held-out data: {note}" for note in more))
     return Dataset(examples, held_out, notes, tokenizer.chat_template)
 
@@ -875,10 +885,14 @@ def limit_to_context_length(settings: FinetuneSettings, config: Any) -> Finetune
 
 
 def _tokenize(
-    names: tuple[str, ...], tokenizer: Tokenizer, settings: FinetuneSettings, events: Events
+    names: tuple[str, ...],
+    tokenizer: Tokenizer,
+    settings: FinetuneSettings,
+    events: Events,
+    tokenize: Callable[..., TokenizedRecords],
 ) -> tuple[Sequence[Example], tuple[str, ...]]:
-    records = RecordReader(names)
-    tokenized = tokenize_records(
+    records = RecordReader(names, settings.objective)
+    tokenized = tokenize(
         records,
         tokenizer,
         sequence=settings.sequence,

@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 
 from devkit.errors import DevkitError
 from devkit.estimate.memory import Interval, MemoryEstimate, drop_gpu_overhead
-from devkit.estimate.settings import Attention, Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
+from devkit.estimate.settings import (
+    Attention,
+    Loss,
+    Method,
+    Objective,
+    Optimizer,
+    Precision,
+    Sharding,
+    TrainingSettings,
+)
 from devkit.facts.values import ComputeCapability
 from devkit.text import format_bytes, format_count
 from devkit.workload.finetune.settings import FinetuneSettings, require_whole_copies
@@ -51,6 +60,14 @@ ADAPTER_LEARNING_RATE = 2e-4
 FULL_LEARNING_RATE = 2e-5
 """QLoRA's adapters up to 13B are trained with 2e-4 (https://arxiv.org/abs/2305.14314, appendix B), whole models with a
 tenth of it, as in the Alpaca recipe (https://github.com/tatsu-lab/stanford_alpaca)."""
+
+OBJECTIVE_LEARNING_RATES = {
+    Objective.DPO: (1e-5, 1e-6),
+    Objective.REWARD: (1e-3, 1e-4),
+    Objective.GRPO: (1e-5, 1e-6),
+}
+"""Of adapters, and of whole models, which are TRL's defaults. Adapters take ten times as much
+(https://huggingface.co/docs/trl/v1.16.0/en/lora_without_regret)."""
 
 MIN_EFFICIENT_TOKENS = 1024
 """Tokens in one pass from which matrix products are compute-bound: an H200 does 989e12 operations in the time in which
@@ -188,9 +205,14 @@ class Decisions:
         `tokens_per_pass` are those of the largest pass, which rarely has only rows of the longest sequence.
         """
         targets = tuple(dict.fromkeys(each.rpartition(".")[2] for each in settings.targets))
+        rows = self.micro_batch * (2 if settings.objective.is_paired else 1)
         return TrainingSettings(
             method=settings.method,
-            sequence=-(-tokens_per_pass // self.micro_batch) if tokens_per_pass else settings.sequence,
+            objective=settings.objective,
+            completions=self.micro_batch * self.accumulation,
+            # TRL pads rows, and passes a mask.
+            masked=settings.objective is not Objective.SFT,
+            sequence=-(-tokens_per_pass // rows) if tokens_per_pass else settings.sequence,
             micro_batch=self.micro_batch,
             accumulation=self.accumulation,
             precision=self.precision,
@@ -330,6 +352,11 @@ def decide(
             f"--batch {settings.batch} cannot be divided among {hardware.world_size} processes",
             f"Give --batch {hardware.world_size} or more.",
         )
+    if settings.objective is not Objective.SFT and hardware.world_size > 1:
+        raise DevkitError(
+            f"--objective {settings.objective} trains in one process, and these are {hardware.world_size}",
+            "Start it without torchrun; only sft trains in several.",
+        )
     rows = -(-settings.batch // hardware.world_size)
     draft = Decisions(
         precision=compute.precision,
@@ -352,6 +379,11 @@ def decide(
     )
     # With fewer rows than a step takes, every step has all of them.
     rows = min(rows, -(-len(lengths.longest_first) // hardware.world_size))
+    if settings.objective is not Objective.SFT and rows % (settings.micro_batch or 1):
+        raise DevkitError(
+            f"--micro-batch {settings.micro_batch} does not divide the {rows} rows of a step",
+            "TRL averages over micro-batches, which must be equally large.",
+        )
     for fit in _candidates(settings, hardware, rows, lengths):
         if estimator is not None:
             candidate = replace(
@@ -407,10 +439,14 @@ class _ComputeDecisions:
     def __init__(self, settings: FinetuneSettings, hardware: Hardware, traits: AttentionTraits, corpus: Corpus) -> None:
         self._settings = settings
         self._hardware = hardware
+        self._by_trl = {} if settings.objective is Objective.SFT else _list_choices_of_trl(settings, traits)
         self.reasons: list[Decision] = []
         self.warnings: list[str] = []
         _require_bitsandbytes(settings, hardware)
-        self.precision = self._record("precision", settings.precision, *choose_precision(settings.method, hardware))
+        choice = choose_precision(settings.method, hardware)
+        if settings.objective is not Objective.SFT and choice[0] is Precision.FP16:
+            choice = (Precision.FP32, "TRL scales no loss for fp16 without autocast")
+        self.precision = self._record("precision", settings.precision, *choice)
         if settings.method is Method.FULL and self.precision is Precision.FP16:
             raise DevkitError(
                 "--dtype fp16 cannot train a whole model: updates to its weights would round to nothing",
@@ -434,10 +470,15 @@ class _ComputeDecisions:
         rate = (ADAPTER_LEARNING_RATE, "usual for adapters; ten times that of whole models")
         if settings.method is Method.FULL:
             rate = (FULL_LEARNING_RATE, "usual for whole models")
+        if settings.objective in OBJECTIVE_LEARNING_RATES:
+            adapter, whole = OBJECTIVE_LEARNING_RATES[settings.objective]
+            is_whole = settings.method is Method.FULL
+            rate = (whole, "TRL's default") if is_whole else (adapter, "ten times TRL's default for whole models")
         self.learning_rate = self._record("learning_rate", settings.learning_rate, *rate)
 
     def _record(self, name: str, setting: T | None, chosen: T, because: str) -> T:
         """Return the setting if the user made one, else what was chosen; either way record it with its reason."""
+        chosen, because = self._by_trl.get(name, (chosen, because))
         value = chosen if setting is None else setting
         shown = ("yes" if value else "no") if isinstance(value, bool) else f"{value}"
         self.reasons.append(Decision(name, shown, because if setting is None else USER_CHOICE))
@@ -519,6 +560,19 @@ class _ComputeDecisions:
         require_whole_copies(self._settings, self._hardware.world_size)
         because = "every rank holds the whole model, with the least communication"
         return self._record("sharding", setting, Sharding.DDP, because)
+
+
+def _list_choices_of_trl(settings: FinetuneSettings, traits: AttentionTraits) -> dict[str, tuple[Any, str]]:
+    """List what does not depend on data and device where TRL trains, with the reasons."""
+    own = _own_attention(traits)
+    is_quantized = settings.method in BITSANDBYTES_FEATURES
+    return {
+        **({"precision": (Precision.BF16, "TRL's choice on quantized bases")} if is_quantized else {}),
+        "attention": (Attention.EAGER, own) if own else (Attention.SDPA, "TRL pads rows, so attention gets a mask"),
+        "packing": (False, "TRL keeps each row of a pair or a group apart"),
+        "loss": (Loss.CHUNKED, "TRL computes it in tiles, or from a score: full logits are never materialized"),
+        "compile": (False, "padded passes of many lengths would be compiled many times"),
+    }
 
 
 def _require_bitsandbytes(settings: FinetuneSettings, hardware: Hardware) -> None:

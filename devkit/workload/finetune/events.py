@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from devkit.errors import DevkitError
+from devkit.estimate.settings import Objective
 from devkit.probe.children import sample_gpu
 from devkit.text import format_bytes, format_count, format_duration, format_number, to_one_line, wrap_text
 
@@ -31,6 +32,9 @@ ADAPTER_FOLDER = "adapter"
 
 STEP_EVENTS = frozenset({"step", "eval", "checkpoint", "skipped"})
 """Events of single steps; a resumed run drops those of steps that it repeats. All others are of one process and stay."""
+
+OBJECTIVE_METRICS = ("margin", "accuracy", "reward")
+"""Fields that steps and evaluations have with TRL's objectives, and that people read."""
 
 TRANSIENT_EVENTS = frozenset({"reading"})
 """Events that the next of their kind makes obsolete: listeners get them, the file does not."""
@@ -240,6 +244,7 @@ def format_step(event: Event, *, steps: int, width: int, draw: Callable[[float, 
     peak = event.get("peak_allocated_bytes") or event.get("peak_resident_bytes")
     parts = [
         f"loss {_number(event['loss'])}",
+        _objective_metrics(event),
         f"{event['tokens_per_s']:.0f} tokens/s",
         f"{format_duration(event['eta_s'])} left",
         f"peak {format_bytes(peak)}" if peak else "",
@@ -256,6 +261,10 @@ def format_step(event: Event, *, steps: int, width: int, draw: Callable[[float, 
 
 def _number(value: Any) -> str:  # noqa: ANN401 - a number, or the text in place of one
     return format_number(value) if isinstance(value, int | float) else str(value)
+
+
+def _objective_metrics(event: Event) -> str:
+    return "  ".join(f"{name} {_number(event[name])}" for name in OBJECTIVE_METRICS if name in event)
 
 
 def _memory(event: Event) -> str:
@@ -314,6 +323,8 @@ def _end(event: Event) -> str:
         losses = "every step was skipped, so the model learned nothing"
     pace = f", {event['tokens_per_s']:.0f} tokens/s" if event["tokens_per_s"] else ""
     done = f"done: {losses} in {format_count(event['step'], 'step')}, {event['tokens']:,} tokens{pace}"
+    if event.get("objective") == Objective.REWARD:
+        return f"{done}\n{event['result']}\nIt scores texts in peft and transformers, as a model for sequence classification."
     flag = "--adapter" if Path(event["result"]).name == ADAPTER_FOLDER else "--model"
     try_it = shlex.join(["devkit", "generate", flag, event["result"], "--prompt"])
     return f'{done}\n{event["result"]}\nTry it: {try_it} "..."'
@@ -329,7 +340,9 @@ _FORMATS: dict[str, Callable[[Event], str]] = {
         f"step {event['step']}: skipped, loss {_number(event['loss'])}, gradient norm {_number(event['gradient_norm'])}"
     ),
     "out-of-memory": _out_of_memory,
-    "eval": lambda event: f"step {event['step']}: eval loss {_number(event['loss'])}",
+    "eval": lambda event: (
+        f"step {event['step']}: eval loss {_number(event['loss'])}  {_objective_metrics(event)}".rstrip()
+    ),
     "checkpoint": lambda event: (
         f"step {event['step']}: saved {event['path']}, {format_bytes(event['bytes'])} in {event['seconds']:.1f} s"
     ),
@@ -351,8 +364,9 @@ TENSORBOARD_SCALARS = {
         "speed/tokens_per_s": "tokens_per_s",
         "speed/waited_s": "waited_s",
         "memory/peak_allocated_bytes": "peak_allocated_bytes",
+        **{f"train/{name}": name for name in OBJECTIVE_METRICS},
     },
-    "eval": {"eval/loss": "loss"},
+    "eval": {"eval/loss": "loss", **{f"eval/{name}": name for name in OBJECTIVE_METRICS}},
 }
 """Event -> tag in TensorBoard -> field of the event."""
 

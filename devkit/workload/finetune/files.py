@@ -102,7 +102,8 @@ class LoadSettings:
     """The settings of loading a base onto a device. `device` is named as torch does, `attention` as transformers does.
 
     `precision` is that of the computation, and of weights that are not quantized. `double_quantization` also quantizes
-    the scales of 4-bit weights, which saves 0.4 bits of each. `is_sharded` is True if FSDP2 will shard the weights; with
+    the scales of 4-bit weights, which saves 0.4 bits of each. With `scores` the head is a new one that gives a text one
+    number, drawn by torch's generator. `is_sharded` is True if FSDP2 will shard the weights; with
     `is_mapped` they stay in their files, mapped into memory, until then.
     """
 
@@ -110,6 +111,7 @@ class LoadSettings:
     device: str = "cpu"
     quantization: BaseQuantization = BaseQuantization.NONE
     double_quantization: bool = True
+    scores: bool = False
     is_sharded: bool = False
     is_mapped: bool = False
     attention: str = "sdpa"
@@ -392,6 +394,8 @@ class SavedAdapter:
 def inspect_adapter(folder: Path) -> SavedAdapter:
     """Inspect the adapter in a folder. Raises DevkitError for any other folder, or a damaged one."""
     config = _read_adapter_config(folder)
+    if config.get("task_type") == "SEQ_CLS":
+        raise DevkitError(f"{folder} is a reward model: it scores texts and writes none", "Use it with peft directly.")
     if config.get("peft_type") != "LORA":
         raise DevkitError(f"{folder} is an adapter of type {config.get('peft_type')}", "devkit reads LoRA and DoRA.")
     if config.get("target_parameters"):

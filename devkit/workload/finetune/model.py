@@ -18,12 +18,18 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+)
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import ALL_LINEAR, Method, Precision
+from devkit.estimate.settings import ALL_LINEAR, Method, Objective, Precision
 from devkit.text import format_bytes, format_count, join_words, to_one_line
 from devkit.workload.device import TORCH_DTYPES
 from devkit.workload.environment import require_bitsandbytes
@@ -192,9 +198,10 @@ def _load_weights(files: ModelFiles, settings: LoadSettings) -> Model:
         # Given as None, it would hide the quantization of the weights that the model's own configuration declares.
         quantization["quantization_config"] = _build_quantization_config(settings)
     dtype = TORCH_DTYPES[settings.precision]
+    loader: Any = AutoModelForSequenceClassification if settings.scores else AutoModelForCausalLM
     try:
         with silence_loading():
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model, report = loader.from_pretrained(
                 str(files.folder),
                 dtype=dtype,
                 attn_implementation=settings.attention,
@@ -203,6 +210,7 @@ def _load_weights(files: ModelFiles, settings: LoadSettings) -> Model:
                 trust_remote_code=False,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
+                **({"num_labels": 1} if settings.scores else {}),
                 **quantization,
             )
     except (SafetensorError, UnpicklingError) as error:
@@ -210,6 +218,8 @@ def _load_weights(files: ModelFiles, settings: LoadSettings) -> Model:
         raise DevkitError(f"a weight file in {files.folder} is damaged: {cause}", FETCH_AGAIN_HINT) from error
     except (ValueError, KeyError, ImportError, TypeError, AttributeError, RecursionError) as error:
         raise explain_load_error(files.folder, error) from error
+    if settings.scores:
+        report["missing_keys"] = set(report["missing_keys"]) - {SCORE_WEIGHT}
     _require_complete(files, report)
     for module in model.modules():
         # Weights that were saved in 4 bits come with their own compute dtype; ours takes precedence.
@@ -307,6 +317,9 @@ def prepare_for_training(model: Model, *, checkpointing: bool) -> None:
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         enable({"use_reentrant": False})
 
+
+SCORE_WEIGHT = "score.weight"
+"""The head of transformers' decoders for sequence classification."""
 
 MAX_SUGGESTIONS = 3
 EXPERT_LAYER_NAMES = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
@@ -432,7 +445,8 @@ def attach_adapter(base: Model, settings: FinetuneSettings, *, precision: Precis
         target_modules=resolve_targets(base, settings.targets),
         use_dora=settings.dora,
         modules_to_save=resolve_modules_to_save(base, settings) or None,
-        task_type="CAUSAL_LM",
+        # peft also trains the head of a SEQ_CLS, and saves it with the adapter.
+        task_type="SEQ_CLS" if settings.objective is Objective.REWARD else "CAUSAL_LM",
     )
     devices = list({parameter.device for parameter in base.parameters() if parameter.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):

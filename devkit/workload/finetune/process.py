@@ -88,7 +88,7 @@ def configure_libraries() -> None:
     for name in ("bitsandbytes", "transformers", "torchao"):
         logging.getLogger(name).setLevel(logging.ERROR)
     # Warnings about what this program does on purpose, or reports in its own words.
-    warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+    warnings.filterwarnings("ignore", message=r"`\w*gradient_checkpointing\w*` is deprecated")
     warnings.filterwarnings("ignore", message="MatMul8bitLt: inputs will be cast")
     warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False but the target module is")
     warnings.filterwarnings("ignore", message="Paged optimizers are not supported on CPU")

@@ -1,11 +1,15 @@
 """One fine-tuning run from settings to adapter: what `devkit finetune` calls once its flags are parsed."""
 
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from devkit.estimate.settings import Method
+import torch
+
+from devkit.estimate.settings import Method, Objective
 from devkit.workload.device import (
     choose_device,
     free_after_oom,
@@ -16,8 +20,10 @@ from devkit.workload.device import (
 )
 from devkit.workload.finetune.dataset import (
     Dataset,
+    TokenizedRecords,
     build_dataset,
     limit_to_context_length,
+    tokenize_records,
 )
 from devkit.workload.finetune.decisions import Corpus, Decisions, build_memory_estimator, decide
 from devkit.workload.finetune.distributed import (
@@ -59,7 +65,7 @@ from devkit.workload.finetune.process import (
 )
 from devkit.workload.finetune.run_folder import RunRecord, lock_run_folder, prepare_run_folder
 from devkit.workload.finetune.settings import FinetuneSettings, validate_finetune_settings
-from devkit.workload.finetune.trainer import FinetuneTrainer
+from devkit.workload.finetune.trainer import FinetuneTrainer, RunContext, RunTrainer
 from devkit.workload.launch import PREEMPTED_EXIT_CODE
 
 EXIT_CODES = {
@@ -142,16 +148,25 @@ class _RecordedRun:
             return None if number is None else _outcome_of(number)
 
         base = load_base_model(inputs, decisions, ranks)
-        trainer = FinetuneTrainer(
-            inputs.settings, decisions, inputs.data, base, ranks, events, stop_requested=stop_requested
-        )
+        run = RunContext(inputs.settings, decisions, inputs.data, base, ranks, events, stop_requested)
+        trainer: RunTrainer
+        if inputs.settings.objective is Objective.SFT:
+            trainer = FinetuneTrainer(run)
+        else:
+            from devkit.workload.finetune.objectives import TRAINERS
+
+            trainer = TRAINERS[inputs.settings.objective](
+                run, load_reference=lambda: load_base_model(inputs, decisions, ranks).model
+            )
         is_ready = trainer.start()
         deferral.enter_context(signals)
         outcome = trainer.run() if is_ready else RunOutcome.OUT_OF_MEMORY
         result = ranks.on_rank0_broadcast(trainer.publish) if outcome is RunOutcome.DONE else None
         if ranks.is_rank0:
             self._record.finish(outcome, trainer.progress, trainer.peak_memory)
-        events("end", how=outcome, result=str(result) if result else None, **self._record.summary)
+        objective = inputs.settings.objective
+        named = {} if objective is Objective.SFT else {"objective": objective}
+        events("end", how=outcome, result=str(result) if result else None, **named, **self._record.summary)
         return outcome
 
     def _end_out_of_memory(self, error: BaseException) -> RunOutcome:
@@ -222,21 +237,36 @@ def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> R
     files, model, whole_parameters = ranks.on_all_or_fail(inspect)
     config = model.config
     limited = ranks.on_all_or_fail(lambda: limit_to_context_length(settings, config))
-    data = ranks.on_all_or_fail(lambda: build_dataset(limited, load_tokenizer(folder), config, events))
+    tokenize = choose_tokenization(limited)
+    data = ranks.on_all_or_fail(lambda: build_dataset(limited, load_tokenizer(folder), config, events, tokenize))
     return RunInputs(limited, files, config, data, find_fused_experts(model), whole_parameters)
+
+
+def choose_tokenization(settings: FinetuneSettings) -> Callable[..., TokenizedRecords]:
+    """Return how the data of an objective become examples."""
+    if settings.objective is Objective.SFT:
+        return tokenize_records
+    from devkit.workload.finetune.preferences import tokenize_pairs, tokenize_prompts
+
+    return (
+        tokenize_pairs
+        if settings.objective.is_paired
+        else partial(tokenize_prompts, new_tokens=settings.max_new_tokens)
+    )
 
 
 def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
     """Make the decisions, the same for all ranks, by the least memory that any of them has."""
     hardware = probe_hardware(ranks.device, world_size=ranks.world_size)
     hardware = replace(hardware, free_bytes=int(-ranks.max(-hardware.free_bytes)))
-    train = inputs.data.train
+    copies = inputs.settings.generations if inputs.settings.objective is Objective.GRPO else 1
+    lengths = [each.length for each in inputs.data.train for _ in range(copies)]
     return ranks.on_rank0_broadcast(
         lambda: decide(
             inputs.settings,
             hardware,
             traits=read_attention_traits(inputs.config),
-            corpus=Corpus([len(each.ids) for each in train]),
+            corpus=Corpus(lengths),
             estimator=build_memory_estimator(inputs.files.config, whole_parameters=inputs.whole_parameters),
         )
     )
@@ -266,10 +296,14 @@ def load_base_model(inputs: RunInputs, decisions: Decisions, ranks: Ranks) -> Lo
         precision=decisions.precision,
         device=str(ranks.device),
         quantization=BaseQuantization.from_method(settings.method),
+        scores=settings.objective is Objective.REWARD,
         is_sharded=decisions.is_sharded,
         # Every rank maps the same pages of a file, and none reads more onto its device than a layer at a time.
         is_mapped=decisions.is_sharded
         and not is_packed_before_sharding(inputs.files.quantized, settings.method, dora=settings.dora),
         attention=ATTN_IMPLEMENTATION[decisions.attention],
     )
-    return ranks.on_all_or_fail(lambda: load_base_and_tokenizer(settings.model, load_settings))
+    with torch.random.fork_rng(enabled=load_settings.scores):
+        if load_settings.scores:
+            torch.manual_seed(settings.seed)
+        return ranks.on_all_or_fail(lambda: load_base_and_tokenizer(settings.model, load_settings))

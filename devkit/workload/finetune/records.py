@@ -8,6 +8,8 @@ The formats, of which the first whose fields are all present applies; other fiel
     {"instruction": "...", "input": "...", "output": "..."}        a chat of two turns in Alpaca's format
     {"text": "..."}                                                plain text
 
+DPO and reward models read pairs (`parse_pair`), and GRPO reads prompts (`parse_prompt`).
+
 Formats with a prompt and an answer come first: data sets often repeat the same as plain text. JSON errors are reported
 with file, line and column. Parquet, saved data sets and the hub are read by the libraries that own these formats;
 none of them is required, and where one is missing, the error names it.
@@ -31,6 +33,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
+from devkit.estimate.settings import Objective
 from devkit.reading import read_chunks
 from devkit.text import format_bytes, format_count, join_words, to_one_line
 from devkit.workload.finetune.files import HubRepository, explain_hub_error
@@ -69,6 +72,8 @@ class RecordKind(StrEnum):
     TEXT = "text"
     PROMPT = "prompt"
     CHAT = "chat"
+    PAIR = "pair"
+    QUESTION = "question"
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,81 @@ class ChatRecord:
         return not any(each["role"] == ASSISTANT for each in self.messages[self.first_trained_turn :])
 
 
-Record: TypeAlias = TextRecord | PromptRecord | ChatRecord
+@dataclass(frozen=True)
+class PairRecord:
+    """Two answers to one prompt, of which `chosen` is the better one; each is a record with the prompt before it."""
+
+    chosen: PromptRecord | ChatRecord
+    rejected: PromptRecord | ChatRecord
+    place: RecordLocation
+    kind = RecordKind.PAIR
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to prefer."""
+        return self.chosen.is_empty or self.rejected.is_empty or self.chosen == self.rejected
+
+
+@dataclass(frozen=True)
+class QuestionRecord:
+    """A prompt that is answered in training, a text or turns; `fields` are the record's, for the reward function."""
+
+    prompt: str | tuple[Message, ...]
+    fields: Mapping[str, Any]
+    place: RecordLocation
+    kind = RecordKind.QUESTION
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is asked."""
+        return not (self.prompt.strip() if isinstance(self.prompt, str) else self.prompt)
+
+
+Record: TypeAlias = TextRecord | PromptRecord | ChatRecord | PairRecord | QuestionRecord
+
+PAIR_HINT = 'A pair is {"prompt": ..., "chosen": ..., "rejected": ...}, all of them texts or lists of messages.'
+PROMPT_HINT = 'A prompt is {"prompt": ...}, a text or a list of messages; your reward function gets other fields.'
+
+
+def parse_pair(entry: object, place: RecordLocation) -> PairRecord:
+    """Parse a preference pair: texts, or lists of messages. Raises DevkitError.
+
+    Answers that are lists share their first turns where the prompt is not a list.
+    """
+    sides = ("chosen", "rejected")
+    fields = _require_fields(entry, sides, place, PAIR_HINT)
+    if not any(isinstance(fields[name], list) for name in sides):
+        prompt = _text(_require_fields(entry, ("prompt",), place, PAIR_HINT), "prompt", place)
+        better, worse = (PromptRecord(prompt, _text(fields, name, place), place) for name in sides)
+        return PairRecord(better, worse, place)
+    chosen, rejected = (_messages(fields[name], name, place) for name in sides)
+    if isinstance(fields.get("prompt"), list):
+        question = _messages(fields["prompt"], "prompt", place)
+        first, chosen, rejected = len(question), (*question, *chosen), (*question, *rejected)
+    else:
+        turns = enumerate(zip(chosen, rejected, strict=False))
+        first = next((number for number, (one, other) in turns if one != other), min(len(chosen), len(rejected)))
+    good, bad = (ChatRecord(each, place, first_trained_turn=first) for each in (chosen, rejected))
+    return PairRecord(good, bad, place)
+
+
+def parse_prompt(entry: object, place: RecordLocation) -> QuestionRecord:
+    """Parse a prompt of GRPO. Raises DevkitError."""
+    fields = _require_fields(entry, ("prompt",), place, PROMPT_HINT)
+    is_chat = isinstance(fields["prompt"], list)
+    prompt = _messages(fields["prompt"], "prompt", place) if is_chat else _text(fields, "prompt", place)
+    return QuestionRecord(prompt, fields, place)
+
+
+def _require_fields(entry: object, names: tuple[str, ...], place: RecordLocation, hint: str) -> dict[str, Any]:
+    """Return the fields that are not null. Raises DevkitError where one of `names` is not among them."""
+    if not isinstance(entry, Mapping):
+        raise DevkitError(f"{place}: expected a record object, got {_json_type(entry)}", hint)
+    for name in names:
+        if entry.get(name) is None:
+            lack = "is null" if name in entry else f"is missing, with {_field_names(entry)}"
+            raise DevkitError(f'{place}: "{name}" {lack}', hint)
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def parse_record(entry: object, place: RecordLocation) -> Record:
@@ -167,6 +246,8 @@ def _unknown_format(entry: Mapping[str, Any], place: RecordLocation) -> DevkitEr
         if name not in RECORD_FIELDS and (match := get_close_matches(str(name).lower(), RECORD_FIELDS, n=1, cutoff=0.8))
     }
     meant = [f'Is "{to_one_line(name)[:40]}" meant to be "{field}"?' for name, field in near.items()]
+    if {"chosen", "rejected"} <= entry.keys():
+        meant = ["Pairs are for --objective dpo and reward."]
     return DevkitError(
         f"{place}: unknown record format, with {_field_names(entry)}", "\n".join([*meant, RECORD_FORMATS_HINT])
     )
@@ -380,6 +461,15 @@ class DatasetSummary:
         return shown
 
 
+PARSERS: dict[Objective, Callable[[object, RecordLocation], Record]] = {
+    Objective.SFT: parse_record,
+    Objective.DPO: parse_pair,
+    Objective.REWARD: parse_pair,
+    Objective.GRPO: parse_prompt,
+}
+"""Objective -> how its data are parsed."""
+
+
 class RecordReader:
     """The records of all sources that have something to train on, in order, read again with each iteration.
 
@@ -387,8 +477,9 @@ class RecordReader:
     library datasets, or the id of a data set on the hub. Within one source all records are of one kind.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], objective: Objective = Objective.SFT) -> None:
         """Find the sources. Raises DevkitError for a name of nothing."""
+        self._parse = PARSERS[objective]
         if not names:
             raise DevkitError("no data is named", "Give --data FILE, a folder, or the id of a data set on the hub.")
         self._names = tuple(names)
@@ -400,7 +491,7 @@ class RecordReader:
         kinds: Counter[RecordKind] = Counter()
         empty, first_empty = 0, None
         for source in self.sources:
-            for record in _require_one_kind(_read_source(source)):
+            for record in _require_one_kind(self._parse(*each) for each in _read_source(source)):
                 if record.is_empty:
                     empty, first_empty = empty + 1, first_empty or record
                 else:
@@ -437,6 +528,12 @@ def _explain_empty(record: Record) -> tuple[str, str]:
             return "holds no text", "Give a text that is not empty."
         case PromptRecord():
             return "has an empty completion", "Training uses the completion, after the prompt."
+        case PairRecord(chosen=chosen, rejected=rejected):
+            if chosen == rejected:
+                return "has two equal answers", "Give an answer that is worse than the chosen one."
+            return _explain_empty(chosen if chosen.is_empty else rejected)
+        case QuestionRecord():
+            return "has an empty prompt", PROMPT_HINT
         case ChatRecord(messages=messages):
             roles = join_words(dict.fromkeys(to_one_line(each["role"])[:40] for each in messages))
             return (
@@ -527,16 +624,11 @@ def _conversion_hint(path: Path) -> str:
     return f"{advice.format(name=path.name, jsonl=path.with_suffix('.jsonl').name)}\n{kinds}"
 
 
-def _read_source(source: str) -> Iterator[Record]:
+def _read_source(source: str) -> Entries:
     path = Path(source)
     if path.is_dir():
-        entries = read_saved_dataset(path)
-    elif path.exists():
-        entries = READERS_BY_SUFFIX[path.suffix.lower()](path)
-    else:
-        entries = read_hub_dataset(source)
-    for entry, place in entries:
-        yield parse_record(entry, place)
+        return read_saved_dataset(path)
+    return READERS_BY_SUFFIX[path.suffix.lower()](path) if path.exists() else read_hub_dataset(source)
 
 
 def read_text_lines(path: Path, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:

@@ -6,8 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import ALL_LINEAR, Attention, Loss, Method, Optimizer, Precision, Sharding
-from devkit.facts.settings import SettingInfo, describe_settings, find_setting_type, format_flag, validate_ranges
+from devkit.estimate.settings import ALL_LINEAR, Attention, Loss, Method, Objective, Optimizer, Precision, Sharding
+from devkit.facts.settings import (
+    SettingInfo,
+    describe_settings,
+    find_setting_type,
+    format_flag,
+    format_option,
+    validate_ranges,
+)
 from devkit.text import join_words
 
 
@@ -35,9 +42,25 @@ class FinetuneSettings:
     method: Annotated[
         Method, SettingInfo("Training method: adapter type and precision of the base.", section="Method")
     ] = Method.LORA
+    objective: Annotated[Objective, SettingInfo("Training objective. All but sft need TRL.", section="Method")] = (
+        Objective.SFT
+    )
+    reward: Annotated[
+        str,
+        SettingInfo("Your function that rewards completions (grpo).", example="FILE.py:FUNCTION", section="Method"),
+    ] = ""
+    generations: Annotated[
+        int, SettingInfo("Completions of each prompt in a step (grpo).", at_least=2, has_flag=False)
+    ] = 8
+    max_new_tokens: Annotated[int, SettingInfo("Longest completion, in tokens (grpo).", at_least=1, has_flag=False)] = (
+        256
+    )
+    beta: Annotated[
+        float, SettingInfo("Weight of staying close to the base model (dpo).", at_least=0.0, has_flag=False)
+    ] = 0.1
     rank: Annotated[int, SettingInfo("LoRA rank.", at_least=1, at_most=2**31 - 1, section="Method")] = 16
     alpha: Annotated[
-        int, SettingInfo("LoRA alpha; the adapter is scaled by alpha / rank.", at_least=1, section="Method")
+        int, SettingInfo("LoRA alpha; the adapter is scaled by alpha / rank.", at_least=1, has_flag=False)
     ] = 32
     dropout: Annotated[float, SettingInfo("LoRA dropout.", at_least=0.0, at_most=0.99, has_flag=False)] = 0.0
     targets: Annotated[tuple[str, ...], SettingInfo("Target modules of the adapter. Repeat.", section="Method")] = (
@@ -110,7 +133,7 @@ class FinetuneSettings:
     eval_share: Annotated[
         float, SettingInfo("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9, has_flag=False)
     ] = 0.0
-    eval_every: Annotated[int, SettingInfo("Steps between evaluations.", at_least=1, section="Data")] = 100
+    eval_every: Annotated[int, SettingInfo("Steps between evaluations.", at_least=1, has_flag=False)] = 100
     seed: Annotated[
         int, SettingInfo("Seed of data order, dropout and adapter.", at_least=0, at_most=2**63 - 1, section="Steps")
     ] = 0
@@ -144,6 +167,13 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
             "--method full trains every weight, so it has no adapter to configure",
             "Leave out --dora, --targets, modules_to_save, --adapter-dtype.",
         )
+    if settings.objective is not Objective.SFT:
+        _validate_objective(settings)
+    if (settings.objective is Objective.GRPO) != bool(settings.reward):
+        raise DevkitError(
+            "--objective grpo and --reward belong together: the function says which completions are good",
+            "--objective grpo --reward FILE.py:FUNCTION",
+        )
     if settings.sharding is not None:
         require_sharding_supported(settings.sharding, settings.method)
     if settings.shard_size and settings.sharding not in (Sharding.ZERO2, Sharding.ZERO3):
@@ -158,6 +188,24 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
             "An optimizer step takes --batch rows, in passes of at most --micro-batch rows.",
         )
     return settings
+
+
+def _validate_objective(settings: FinetuneSettings) -> None:
+    """Raise DevkitError for settings that do not reach TRL's trainers, and for groups that a step does not hold."""
+    is_quantized = settings.method in (Method.QLORA, Method.INT8_LORA)
+    absent = ["packing", "sharding", "loss", "compile", "modules_to_save"]
+    given = [format_option(FinetuneSettings, name) for name in absent if getattr(settings, name)]
+    given += [] if settings.completion_only else ["--no-completion-only"]
+    given += ["--targets lm_head"] if any(each.endswith("lm_head") for each in settings.targets) else []
+    if settings.precision is Precision.FP16 or (is_quantized and settings.precision is Precision.FP32):
+        given.append(f"--method {settings.method} --dtype {settings.precision}")
+    if given:
+        raise DevkitError(f"--objective {settings.objective} does not work with {given[0]}", "Leave it out.")
+    if settings.objective is Objective.GRPO and settings.batch % settings.generations:
+        raise DevkitError(
+            f"--batch {settings.batch} cannot be divided into groups of {settings.generations} completions",
+            "A step takes --batch completions: give a multiple, or --set generations=N.",
+        )
 
 
 def require_sharding_supported(sharding: Sharding, method: Method) -> None:

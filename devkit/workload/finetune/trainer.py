@@ -105,49 +105,64 @@ class StopRun(Exception):  # noqa: N818 - not an error: all ranks agreed on it
         super().__init__(outcome)
 
 
-class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has no types here
-    """transformers' Trainer with our loss, our rows, our checkpoints, and what a run must survive.
+def list_arguments(settings: FinetuneSettings, decisions: Decisions, ranks: Ranks, *, steps: int) -> dict[str, Any]:
+    """List the decisions as Trainer's arguments take them. Norms are clipped by the callback that judges them."""
+    return {
+        "output_dir": str(settings.output),
+        "max_steps": steps,
+        "per_device_train_batch_size": decisions.micro_batch,
+        "learning_rate": decisions.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": 0.0,
+        "seed": settings.seed % _NUMPY_SEEDS,
+        "use_cpu": ranks.device.type == "cpu",
+        "save_strategy": "steps",
+        "save_steps": settings.save_every,
+        "eval_strategy": "steps" if settings.eval_data or settings.eval_share else "no",
+        "eval_steps": settings.eval_every,
+        "logging_strategy": "no",
+        "logging_nan_inf_filter": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "ignore_data_skip": True,
+    }
 
-    Its loop, its callbacks and its optimizer hooks are as everywhere. What it hands to `training_step` is one whole
-    effective batch: only so can a pass that runs out of memory be repeated in halves, with the same gradient.
 
-    `stop_requested` returns how the run is to end, None to go on.
+@dataclass(frozen=True)
+class RunContext:
+    """What every trainer of a run is given. `stop_requested` returns how the run is to end, None to go on."""
+
+    settings: FinetuneSettings
+    decisions: Decisions
+    data: Dataset
+    base: LoadedBase
+    ranks: Ranks
+    events: Events
+    stop_requested: Callable[[], RunOutcome | None]
+
+
+class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has no types here
+    """transformers' Trainer with our checkpoints, our events, and what a run must survive, whatever takes its steps.
+
+    A subclass sets `_step_metrics` in `training_step`: the summed loss `total` over `targets`, `tokens`, and the loss
+    `scale`.
     """
 
     control: transformers.TrainerControl
+    rows: Sequence[Any]
+    """What is trained on, packed or not."""
 
-    def __init__(
-        self,
-        settings: FinetuneSettings,
-        decisions: Decisions,
-        data: Dataset,
-        base: LoadedBase,
-        ranks: Ranks,
-        events: Events,
-        *,
-        stop_requested: Callable[[], RunOutcome | None],
-        callbacks: Sequence[transformers.TrainerCallback] = (),
-    ) -> None:
-        self._settings = settings
-        self._decisions = decisions
-        self._ranks = ranks
-        self._events = events
-        self._stop_requested = stop_requested
-        self._base = base
+    def __init__(self, run: RunContext, *, model: Model, steps: int, **given: Any) -> None:  # noqa: ANN401 - Trainer's
+        settings, decisions, base = run.settings, run.decisions, run.base
+        self._settings, self._decisions, self._base = settings, decisions, base
+        self._ranks, self._events, self._stop_requested = run.ranks, run.events, run.stop_requested
         # Saved with the result: a tokenizer without a template was given one when the first chat came.
-        base.tokenizer.chat_template = data.chat_template
-        model = prepare_model(base.model, settings, decisions)
-        self._loader = self._build_loader(data.train)
-        self._eval_loader = self._build_loader(data.held_out) if data.held_out else None
-        self._parallel = self._wrap_parallel(model)
-        # After FSDP2 has replaced the parameters.
+        base.tokenizer.chat_template = run.data.chat_template
         self._parameters = trainable_parameters(model)
         self._trained = self._build_trained_state(model)
-        self._passes = ForwardBackward(
-            self._parallel, ranks, is_sharded=decisions.is_sharded, stop_requested=stop_requested
-        )
         self._guard = FiniteGuard()
-        self._steps = settings.steps or max(1, round(settings.epochs * self._loader.steps_per_epoch))
+        self._steps = steps
         self._resume_settings = select_resume_settings(
             settings,
             {
@@ -158,49 +173,256 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
                 "packing": decisions.packing,
                 "steps": self._steps,
                 "model": base.files.identity,
-                "data": fingerprint_examples(data.train),
+                "data": fingerprint_examples(run.data.train),
             },
         )
         self._checkpoint: Path | None = None
         self._found: FoundCheckpoint | None = None
         self._step_metrics: dict[str, Any] = {}
         self.progress = TrainState(micro_batch=0)
-        reset_accelerate(ranks)
+        reset_accelerate(run.ranks)
         use_cache = model.config.use_cache
         super().__init__(
             model=model,
-            args=self._build_arguments(),
-            train_dataset=self._loader.rows,
-            eval_dataset=self._eval_loader.rows if self._eval_loader else None,
             optimizers=(self._trained.optimizer, self._build_schedule()),
-            callbacks=[StepCallback(self), *callbacks],
+            callbacks=[StepCallback(self)],
+            **given,
         )
         # It is saved with whole models, and Trainer turns it off.
         model.config.use_cache = use_cache
         self.remove_callback(transformers.PrinterCallback)
 
-    def _build_arguments(self) -> transformers.TrainingArguments:
-        """Return the decisions as Trainer takes them. Norms are clipped by the callback that judges them."""
-        settings, decisions = self._settings, self._decisions
-        return transformers.TrainingArguments(
-            output_dir=str(settings.output),
-            max_steps=self._steps,
-            per_device_train_batch_size=decisions.micro_batch,
+    def _build_trained_state(self, model: Model) -> CheckpointState:
+        decisions = self._decisions
+        optimizer = build_optimizer(
+            model,
+            decisions.optimizer,
             learning_rate=decisions.learning_rate,
-            weight_decay=settings.weight_decay,
-            max_grad_norm=0.0,
-            seed=settings.seed % _NUMPY_SEEDS,
-            use_cpu=self._ranks.device.type == "cpu",
-            save_strategy="steps",
-            save_steps=settings.save_every,
-            eval_strategy="steps" if self._eval_loader else "no",
-            eval_steps=settings.eval_every,
-            logging_strategy="no",
-            logging_nan_inf_filter=False,
-            report_to="none",
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            ignore_data_skip=True,
+            weight_decay=self._settings.weight_decay,
+            masters=decisions.to_training_settings(self._settings, world=self._ranks.world_size).has_masters,
+        )
+        # The scaler keeps small gradients from vanishing in fp16.
+        is_fp16 = decisions.precision is Precision.FP16
+        return CheckpointState(model, optimizer, torch.amp.GradScaler(self._ranks.device.type) if is_fp16 else None)
+
+    def _build_schedule(self) -> "StepSchedule":
+        settings = self._settings
+
+        def factor(step: int) -> float:
+            return compute_learning_rate(
+                step, steps=self._steps, warmup=settings.warmup, schedule=settings.schedule, peak=1.0
+            )
+
+        return StepSchedule(self._trained.optimizer, factor)
+
+    @property
+    def peak_memory(self) -> DeviceMemory:
+        """The peaks on this rank's device."""
+        return read_device_memory(self._ranks.device)
+
+    def start(self) -> bool:
+        """Find the state to start from: the micro-batch that fits, the newest checkpoint. Returns False if nothing fits."""
+        settings, progress = self._settings, self.progress
+        progress.micro_batch = self._find_micro_batch()
+        if progress.micro_batch == 0:
+            return False
+        require_checkpoint_space(settings.output, self._trained, ranks=self._ranks, keep=settings.keep)
+        if settings.resume:
+            self._find_checkpoint()
+        self._events(
+            "start",
+            step=progress.step,
+            steps=self._steps,
+            rows=len(self.rows),
+            tokens_per_epoch=self._count_tokens(),
+            world=self._ranks.world_size,
+            micro_batch=progress.micro_batch,
+            trainable_parameters=sum(each.numel() for each in self._parameters),
+        )
+        return True
+
+    def _find_micro_batch(self) -> int:
+        """Return the micro-batch to start with, 0 if nothing fits."""
+        return self._decisions.micro_batch
+
+    def _count_tokens(self) -> int:
+        """Return the tokens of an epoch."""
+        return sum(row.length for row in self.rows)
+
+    def _prepare_next_step(self) -> None:
+        """Prepare the data of the next step, while a GPU works at this one."""
+
+    def _compute_last_loss(self) -> float:
+        """Return the loss of the last step's data, computed again; NaN if it cannot be."""
+        return math.nan
+
+    def _find_checkpoint(self) -> None:
+        output, progress = self._settings.output, self.progress
+        self._found = found = find_newest_checkpoint(output, settings=self._resume_settings, ranks=self._ranks)
+        if found is not None:
+            saved = found.manifest.progress
+            progress.step = progress.saved = saved.step
+            progress.tokens, progress.seconds = saved.tokens, saved.seconds
+            self._guard.skipped = saved.skipped
+            self._checkpoint = found.path
+            self._events("resumed", step=saved.step, path=found.path.name)
+            for text in (*found.broken, *found.notes):
+                self._events("note", text=text)
+        if self._ranks.is_rank0:
+            drop_events_after(output / METRICS_FILE, progress.step)
+
+    def run(self) -> RunOutcome:
+        """Train to the last step. A checkpoint is left whenever the run ends well."""
+        try:
+            self.train(resume_from_checkpoint=str(self._found.path) if self._found else None)
+        except StopRun as stop:
+            self.model.zero_grad(set_to_none=True)
+            return self._stop(stop.outcome)
+        # If the last weights are not finite, they are not to be resumed from, nor used.
+        is_saved = self.progress.saved == self.progress.step
+        return RunOutcome.DONE if is_saved else self._stop(RunOutcome.NOT_FINITE)
+
+    def _stop(self, outcome: RunOutcome) -> RunOutcome:
+        progress = self.progress
+        if progress.saved != progress.step and outcome is not RunOutcome.NOT_FINITE:
+            self._save_checkpoint(self.model)
+        self._events("stopped", step=progress.step, how=outcome, saved=progress.saved)
+        return outcome
+
+    # Trainer's hooks, in the order in which a run reaches them.
+
+    def _move_model_to_device(self, model: Model, device: torch.device) -> None:
+        """Leave the model where it was loaded to, or sharded."""
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Model | None = None) -> None:
+        """Leave the weights to `_load_optimizer_and_scheduler`: a checkpoint is read once, and checked as a whole."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if self._found is not None:
+            load_checkpoint(self._found, self._trained)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Nothing is left to load: the checkpoint holds the scaler."""
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Nothing is left to load: generators are seeded for each step."""
+
+    def floating_point_ops(self, inputs: object) -> int:
+        """Return 0: nothing here reports it."""
+        return 0
+
+    def judge_gradients(self) -> None:
+        """Clip the gradients of a step, or drop those that are not finite; all ranks alike."""
+        ranks, metrics, optimizer = self._ranks, self._step_metrics, self._trained.optimizer
+        if self._trained.scaler is not None:
+            # accelerate knows no scaler, as its own comes with autocast: gradients that overflowed are dropped below.
+            self._trained.scaler.unscale_(optimizer)
+            self._trained.scaler.update()
+        norm = compute_gradient_norm(self._parameters)
+        if ranks.device.type != "cpu" and self.progress.step + 1 < self._steps:
+            # While the GPU works at this step.
+            self._prepare_next_step()
+        # The CPU waits for the GPU here, once in a step.
+        local_loss, gradient_norm = torch.stack([metrics["total"], norm.to(metrics["total"])]).tolist()
+        loss = ranks.sum(local_loss) / metrics["targets"]
+        verdict = self._guard.judge(ranks, loss=loss, gradient_norm=gradient_norm, scale=metrics["scale"])
+        if verdict is StepVerdict.STEP:
+            clip_gradients(self._parameters, norm, max_norm=self._settings.gradient_limit)
+        else:
+            # No optimizer changes a weight that has no gradient.
+            optimizer.zero_grad(set_to_none=True)
+        learning_rate = optimizer.param_groups[0]["lr"]
+        metrics |= {
+            "verdict": verdict,
+            "reported": {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm},
+        }
+
+    def report_step(self, timer: "StepTimer") -> None:
+        """Emit the event of the step that has ended. Raises StopRun if too many were not finite."""
+        ranks, metrics, progress = self._ranks, self._step_metrics, self.progress
+        tokens = int(ranks.sum(metrics["tokens"]))
+        progress.step = self.state.global_step
+        progress.tokens += tokens
+        verdict = metrics["verdict"]
+        fields = metrics["reported"] | {"tokens": progress.tokens} | timer.tick(progress, tokens)
+        fields |= {"waited_s": metrics["waited_s"]} | read_peak_fields(ranks.device)
+        self._events("step" if verdict is StepVerdict.STEP else "skipped", step=progress.step, **fields)
+        if verdict is StepVerdict.STOP:
+            raise StopRun(RunOutcome.NOT_FINITE)
+
+    def _get_grad_norm(self, model: Model, grad_norm: object = None) -> object:
+        """Return no norm here: the caller computes that of all ranks once, where it is checked."""
+        return grad_norm
+
+    def _save_checkpoint(self, model: Model, trial: object = None) -> None:
+        """Write a checkpoint, unless its weights are not to be resumed from."""
+        progress = self.progress
+        if not self._guard.may_save(self._ranks, self._parameters, self._compute_last_loss):
+            return
+        saved = save_checkpoint(
+            self._settings.output,
+            self._trained,
+            TrainProgress(
+                step=progress.step, tokens=progress.tokens, skipped=self._guard.skipped, seconds=progress.seconds
+            ),
+            settings=self._resume_settings,
+            ranks=self._ranks,
+            keep=self._settings.keep,
+            write_state=lambda path: self.state.save_to_json(str(path)),
+        )
+        self._checkpoint, progress.saved = saved.path, progress.step
+        seconds = round(saved.seconds, 3)
+        self._events("checkpoint", step=progress.step, path=saved.path.name, bytes=saved.bytes, seconds=seconds)
+
+    def publish(self) -> Path | None:
+        """Publish the result of the newest checkpoint and return its folder; None if there is no checkpoint."""
+        if self._checkpoint is None:
+            return None
+        is_adapter = self._trained.weights_file == ADAPTER_WEIGHTS_FILE
+        return publish_result(
+            self._settings.output,
+            self._checkpoint,
+            is_adapter=is_adapter,
+            write_metadata=self._write_metadata,
+            left_out=(MANIFEST_FILE, OPTIMIZER_FILE, TRAINER_STATE_FILE),
+        )
+
+    def _write_metadata(self, folder: Path) -> None:
+        if hasattr(self._trained.model, "peft_config"):
+            write_adapter_metadata(folder, self._base)
+        else:
+            self._base.tokenizer.save_pretrained(str(folder))
+            if generation := getattr(self._base.model, "generation_config", None):
+                generation.save_pretrained(str(folder))
+
+
+class FinetuneTrainer(RunTrainer):
+    """Supervised fine-tuning: the Trainer with our loss and our rows.
+
+    Its loop, its callbacks and its optimizer hooks are as everywhere. What it hands to `training_step` is one whole
+    effective batch: only so can a pass that runs out of memory be repeated in halves, with the same gradient.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        settings, decisions, data, ranks = run.settings, run.decisions, run.data, run.ranks
+        self._settings, self._decisions, self._ranks, self._events = settings, decisions, ranks, run.events
+        model = prepare_model(run.base.model, settings, decisions)
+        self._loader = self._build_loader(data.train)
+        self.rows = self._loader.rows
+        self._eval_loader = self._build_loader(data.held_out) if data.held_out else None
+        # FSDP2 replaces the parameters, which the optimizer gets.
+        self._parallel = self._wrap_parallel(model)
+        self._passes = ForwardBackward(
+            self._parallel, ranks, is_sharded=decisions.is_sharded, stop_requested=run.stop_requested
+        )
+        steps = settings.steps or max(1, round(settings.epochs * self._loader.steps_per_epoch))
+        super().__init__(
+            run,
+            model=model,
+            steps=steps,
+            args=transformers.TrainingArguments(**list_arguments(settings, decisions, ranks, steps=steps)),
+            train_dataset=self.rows,
+            eval_dataset=self._eval_loader.rows if self._eval_loader else None,
         )
 
     def _build_loader(self, examples: Sequence[Example]) -> BatchLoader:
@@ -242,55 +464,6 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
             self._events("note", text=text)
         return parallel
 
-    def _build_trained_state(self, model: Model) -> CheckpointState:
-        decisions = self._decisions
-        optimizer = build_optimizer(
-            model,
-            decisions.optimizer,
-            learning_rate=decisions.learning_rate,
-            weight_decay=self._settings.weight_decay,
-            masters=decisions.to_training_settings(self._settings, world=self._ranks.world_size).has_masters,
-        )
-        # The scaler keeps small gradients from vanishing in fp16.
-        is_fp16 = decisions.precision is Precision.FP16
-        return CheckpointState(model, optimizer, torch.amp.GradScaler(self._ranks.device.type) if is_fp16 else None)
-
-    def _build_schedule(self) -> "StepSchedule":
-        settings = self._settings
-
-        def factor(step: int) -> float:
-            return compute_learning_rate(
-                step, steps=self._steps, warmup=settings.warmup, schedule=settings.schedule, peak=1.0
-            )
-
-        return StepSchedule(self._trained.optimizer, factor)
-
-    @property
-    def peak_memory(self) -> DeviceMemory:
-        """The peaks on this rank's device."""
-        return read_device_memory(self._ranks.device)
-
-    def start(self) -> bool:
-        """Find the state to start from: the micro-batch that fits, the newest checkpoint. Returns False if nothing fits."""
-        settings, progress, loader = self._settings, self.progress, self._loader
-        progress.micro_batch = self._find_micro_batch()
-        if progress.micro_batch == 0:
-            return False
-        require_checkpoint_space(settings.output, self._trained, ranks=self._ranks, keep=settings.keep)
-        if settings.resume:
-            self._find_checkpoint()
-        self._events(
-            "start",
-            step=progress.step,
-            steps=self._steps,
-            rows=len(loader.rows),
-            tokens_per_epoch=loader.token_count,
-            world=self._ranks.world_size,
-            micro_batch=progress.micro_batch,
-            trainable_parameters=sum(each.numel() for each in self._parameters),
-        )
-        return True
-
     def _find_micro_batch(self) -> int:
         """Return the micro-batch to start with: as decided, and tried on GPUs with the largest batch that can come."""
         size = min(self._decisions.micro_batch, len(self._loader.rows))
@@ -308,44 +481,6 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
         self._events("probe", micro_batch=found.micro_batch, refused=list(found.refused), **memory)
         return found.micro_batch
 
-    def _find_checkpoint(self) -> None:
-        output, progress = self._settings.output, self.progress
-        self._found = found = find_newest_checkpoint(output, settings=self._resume_settings, ranks=self._ranks)
-        if found is not None:
-            saved = found.manifest.progress
-            progress.step = progress.saved = saved.step
-            progress.tokens, progress.seconds = saved.tokens, saved.seconds
-            self._guard.skipped = saved.skipped
-            self._checkpoint = found.path
-            self._events("resumed", step=saved.step, path=found.path.name)
-            for text in (*found.broken, *found.notes):
-                self._events("note", text=text)
-        if self._ranks.is_rank0:
-            drop_events_after(output / METRICS_FILE, progress.step)
-
-    def run(self) -> RunOutcome:
-        """Train to the last step. A checkpoint is left whenever the run ends well."""
-        try:
-            self.train(resume_from_checkpoint=str(self._found.path) if self._found else None)
-        except StopRun as stop:
-            self.model.zero_grad(set_to_none=True)
-            return self._stop(stop.outcome)
-        # If the last weights are not finite, they are not to be resumed from, nor used.
-        is_saved = self.progress.saved == self.progress.step
-        return RunOutcome.DONE if is_saved else self._stop(RunOutcome.NOT_FINITE)
-
-    def _stop(self, outcome: RunOutcome) -> RunOutcome:
-        progress = self.progress
-        if progress.saved != progress.step and outcome is not RunOutcome.NOT_FINITE:
-            self._save_checkpoint(self.model)
-        self._events("stopped", step=progress.step, how=outcome, saved=progress.saved)
-        return outcome
-
-    # Trainer's hooks, in the order in which a run reaches them.
-
-    def _move_model_to_device(self, model: Model, device: torch.device) -> None:
-        """Leave the model where it was loaded to, or sharded."""
-
     def get_train_dataloader(self) -> "StepNumbers":
         """Return the numbers of the steps that are still to be taken: the rows of a step follow from its number."""
         return StepNumbers(self)
@@ -354,28 +489,11 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
         """Return the model with its loss, which holds shards already, or reduces gradients once a step."""
         return self._parallel.module
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Model | None = None) -> None:
-        """Leave the weights to `_load_optimizer_and_scheduler`: a checkpoint is read once, and checked as a whole."""
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if self._found is not None:
-            load_checkpoint(self._found, self._trained)
-
-    def _load_scaler(self, checkpoint: str | None) -> None:
-        """Nothing is left to load: the checkpoint holds the scaler."""
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Nothing is left to load: generators are seeded for each step."""
-
     def get_batch_samples(
         self, epoch_iterator: Iterator[int], num_batches: int, device: torch.device
     ) -> tuple[list[int], None]:
         """Return the number of the next step. Its targets are counted over all ranks, where its loss is divided."""
         return list(islice(epoch_iterator, num_batches)), None
-
-    def floating_point_ops(self, inputs: object) -> int:
-        """Return 0: nothing here reports it."""
-        return 0
 
     def training_step(self, model: torch.nn.Module, inputs: int, num_items_in_batch: object = None) -> torch.Tensor:
         """Accumulate the gradients of step `inputs` over its passes, and return the summed loss of this rank.
@@ -411,54 +529,6 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
         }
         return total
 
-    def judge_gradients(self) -> None:
-        """Clip the gradients of a step, or drop those that are not finite; all ranks alike."""
-        ranks, metrics, optimizer = self._ranks, self._step_metrics, self._trained.optimizer
-        if self._trained.scaler is not None:
-            # accelerate knows no scaler, as its own comes with autocast: gradients that overflowed are dropped below.
-            self._trained.scaler.unscale_(optimizer)
-            self._trained.scaler.update()
-        norm = compute_gradient_norm(self._parameters)
-        if ranks.device.type != "cpu" and self.progress.step + 1 < self._steps:
-            # While the GPU works at this step.
-            self._loader.prefetch(
-                self.progress.step + 1,
-                rank=ranks.rank,
-                world_size=ranks.world_size,
-                micro_batch=self.progress.micro_batch,
-            )
-        # The CPU waits for the GPU here, once in a step.
-        local_loss, gradient_norm = torch.stack([metrics["total"], norm.to(metrics["total"])]).tolist()
-        loss = ranks.sum(local_loss) / metrics["targets"]
-        verdict = self._guard.judge(ranks, loss=loss, gradient_norm=gradient_norm, scale=metrics["scale"])
-        if verdict is StepVerdict.STEP:
-            clip_gradients(self._parameters, norm, max_norm=self._settings.gradient_limit)
-        else:
-            # No optimizer changes a weight that has no gradient.
-            optimizer.zero_grad(set_to_none=True)
-        learning_rate = optimizer.param_groups[0]["lr"]
-        metrics |= {
-            "verdict": verdict,
-            "reported": {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm},
-        }
-
-    def report_step(self, timer: "StepTimer") -> None:
-        """Emit the event of the step that has ended. Raises StopRun if too many were not finite."""
-        ranks, metrics, progress = self._ranks, self._step_metrics, self.progress
-        tokens = int(ranks.sum(metrics["tokens"]))
-        progress.step = self.state.global_step
-        progress.tokens += tokens
-        verdict = metrics["verdict"]
-        fields = metrics["reported"] | {"tokens": progress.tokens} | timer.tick(progress, tokens)
-        fields |= {"waited_s": metrics["waited_s"]} | read_peak_fields(ranks.device)
-        self._events("step" if verdict is StepVerdict.STEP else "skipped", step=progress.step, **fields)
-        if verdict is StepVerdict.STOP:
-            raise StopRun(RunOutcome.NOT_FINITE)
-
-    def _get_grad_norm(self, model: Model, grad_norm: object = None) -> object:
-        """Return no norm here: the caller computes that of all ranks once, where it is checked."""
-        return grad_norm
-
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
         """Compute the mean loss of the held-out rows, each once. A signal ends it early, without a result."""
         loader, module, ranks = self._eval_loader, self._parallel.module, self._ranks
@@ -488,26 +558,6 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
             self._events("eval", step=self.progress.step, loss=metrics["eval_loss"], counted=targets, seconds=seconds)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
-
-    def _save_checkpoint(self, model: Model, trial: object = None) -> None:
-        """Write a checkpoint, unless its weights are not to be resumed from."""
-        progress = self.progress
-        if not self._guard.may_save(self._ranks, self._parameters, self._compute_last_loss):
-            return
-        saved = save_checkpoint(
-            self._settings.output,
-            self._trained,
-            TrainProgress(
-                step=progress.step, tokens=progress.tokens, skipped=self._guard.skipped, seconds=progress.seconds
-            ),
-            settings=self._resume_settings,
-            ranks=self._ranks,
-            keep=self._settings.keep,
-            write_state=lambda path: self.state.save_to_json(str(path)),
-        )
-        self._checkpoint, progress.saved = saved.path, progress.step
-        seconds = round(saved.seconds, 3)
-        self._events("checkpoint", step=progress.step, path=saved.path.name, bytes=saved.bytes, seconds=seconds)
 
     def _load_step(self, step: int) -> list[MicroBatch]:
         """Return this rank's micro-batches of a step."""
@@ -545,32 +595,22 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
             progress.halved_at = progress.step
         return can_halve
 
-    def publish(self) -> Path | None:
-        """Publish the result of the newest checkpoint and return its folder; None if there is no checkpoint."""
-        if self._checkpoint is None:
-            return None
-        is_adapter = self._trained.weights_file == ADAPTER_WEIGHTS_FILE
-        return publish_result(
-            self._settings.output,
-            self._checkpoint,
-            is_adapter=is_adapter,
-            write_metadata=self._write_metadata,
-            left_out=(MANIFEST_FILE, OPTIMIZER_FILE, TRAINER_STATE_FILE),
-        )
+    def _count_tokens(self) -> int:
+        return self._loader.token_count
 
-    def _write_metadata(self, folder: Path) -> None:
-        if hasattr(self._trained.model, "peft_config"):
-            write_adapter_metadata(folder, self._base)
-        else:
-            self._base.tokenizer.save_pretrained(str(folder))
-            if self._base.model.generation_config is not None:
-                self._base.model.generation_config.save_pretrained(str(folder))
+    def _prepare_next_step(self) -> None:
+        self._loader.prefetch(
+            self.progress.step + 1,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+            micro_batch=self.progress.micro_batch,
+        )
 
 
 class StepNumbers:
     """The numbers of a run's steps, from the one at which it starts."""
 
-    def __init__(self, trainer: FinetuneTrainer) -> None:
+    def __init__(self, trainer: RunTrainer) -> None:
         self._trainer = trainer
         self.dataset = trainer.train_dataset
 
@@ -594,7 +634,7 @@ class StepSchedule(torch.optim.lr_scheduler.LambdaLR):
 class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """Callbacks around the optimizer's step: its learning rate, its gradients' judgment, its event."""
 
-    def __init__(self, trainer: FinetuneTrainer) -> None:
+    def __init__(self, trainer: RunTrainer) -> None:
         self._trainer = trainer
 
     def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:  # noqa: ANN401 - of transformers

@@ -54,6 +54,8 @@ MUST_STAY = {
 def test_where_and_how_fast_a_run_computes_may_change(name):
     changed = replace(SETTINGS, **{name: MAY_CHANGE[name]})
     assert select_resume_settings(changed, {}) == select_resume_settings(SETTINGS, {})
+    # Checkpoints of releases without objectives do not have it.
+    assert "objective" not in select_resume_settings(changed, {})
 
 
 @pytest.mark.parametrize("name", MUST_STAY)

@@ -7,7 +7,7 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.settings import Attention, Loss, Method, Optimizer, Precision, Sharding
+from devkit.estimate.settings import Attention, Loss, Method, Objective, Optimizer, Precision, Sharding
 from devkit.estimate.training import estimate_training
 from devkit.facts.values import ComputeCapability
 from devkit.workload.finetune.decisions import USER_CHOICE, AttentionTraits, Corpus, DeviceKind, Hardware, decide
@@ -123,6 +123,10 @@ def test_settings_of_the_user_are_kept_and_say_so():
         pytest.param(gpu("9.0", 80, can_compile=False), {"compile": True}, "compiler", id="compiling without compiler"),
         pytest.param(H100, {"sharding": Sharding.ZERO3}, "single process", id="sharing with nobody"),
         pytest.param(gpu("9.0", 80, world_size=32), {"batch": 16}, "32 processes", id="fewer rows than processes"),
+        pytest.param(
+            gpu("9.0", 80, world_size=2), {"objective": Objective.DPO}, "in one process", id="DPO in two processes"
+        ),
+        pytest.param(H100, {"objective": Objective.DPO, "micro_batch": 3}, "does not divide", id="unequal means"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_reason(hardware, wishes, said):
@@ -179,6 +183,17 @@ def test_one_long_text_counts_once_where_nothing_is_padded_and_for_all_rows_wher
         for attention in (Attention.VARLEN, Attention.SDPA)
     )
     assert flat.estimate.allocated_peak_bytes < 0.3 * padded.estimate.allocated_peak_bytes
+
+
+def test_what_trl_does_is_decided_with_its_reason():
+    old = decided(T4, objective=Objective.DPO, method=Method.QLORA)
+    new = decided(H100, objective=Objective.REWARD, method=Method.FULL)
+    assert (old.precision, old.learning_rate) == (Precision.BF16, 1e-5)
+    assert (new.attention, new.packing, new.compile, new.learning_rate) == (Attention.SDPA, False, False, 1e-4)
+    assert decided(T4, objective=Objective.GRPO).precision is Precision.FP32
+    assert {each.name: each.because for each in new.reasons}[
+        "packing"
+    ] == "TRL keeps each row of a pair or a group apart"
 
 
 def test_without_an_estimate_a_gpu_begins_with_the_least():

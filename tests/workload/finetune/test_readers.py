@@ -1,6 +1,7 @@
 """Files and folders to records: every usual form, and one line with the place for whatever is wrong."""
 
 import codecs
+import importlib.util
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
+from devkit.estimate.settings import Objective
 from devkit.workload.finetune.precheck import check_inputs
 from devkit.workload.finetune.records import RecordKind, RecordLocation, RecordReader, TextRecord
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -278,3 +280,18 @@ def test_a_wrong_file_is_refused_before_torch_is_imported(tmp_path, suffix):
     file.write_bytes(b"\0\n")
     with pytest.raises(DevkitError, match="holds a NUL byte"):
         check_inputs(FinetuneSettings(model="owner/model", data=(str(file),), output=tmp_path / "out"))
+
+
+def test_what_an_objective_needs_is_checked_before_torch_is_imported(tmp_path, monkeypatch, write):
+    def check(has_trl, **given):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: "trl" if has_trl else None)
+        with pytest.raises(DevkitError) as refused:
+            check_inputs(FinetuneSettings(model="owner/model", output=tmp_path / "out", **given))
+        return f"{refused.value.message}; {refused.value.hint}"
+
+    dpo = {"objective": Objective.DPO, "data": (write("pairs.jsonl", '{"prompt": "a", "chosen": "b"}'),)}
+    assert check(has_trl=False, **dpo) == "--objective dpo needs TRL, which is not installed; pip install trl"
+    assert 'pairs.jsonl:1: "rejected" is missing' in check(has_trl=True, **dpo)
+    code = write("reward.py", "def good(completions, **_):\n    return [1.0 for _ in completions]\n\nraise SystemExit")
+    for reward, said in {"reward": "cannot read", f"{code}:bad": "defines good, not bad"}.items():
+        assert said in check(has_trl=True, objective=Objective.GRPO, data=dpo["data"], reward=reward)

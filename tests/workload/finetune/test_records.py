@@ -14,6 +14,8 @@ from devkit.workload.finetune.records import (
     RecordKind,
     RecordLocation,
     TextRecord,
+    parse_pair,
+    parse_prompt,
     parse_record,
 )
 from tests.fuzz.profile import FUZZ
@@ -112,6 +114,33 @@ def test_what_is_no_record_is_named_with_its_place(entry, message):
     assert caught.value.hint
 
 
+PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}
+
+
+@pytest.mark.parametrize(
+    ("parse", "entry", "message"),
+    [
+        pytest.param(parse_pair, [PAIR], "expected a record object, got a list", id="a list of pairs"),
+        pytest.param(parse_pair, {"prompt": "a", "chosen": "b"}, '"rejected" is missing, with', id="half a pair"),
+        pytest.param(parse_pair, PAIR | {"chosen": None}, '"chosen" is null', id="a hole"),
+        pytest.param(parse_pair, PAIR | {"chosen": 7}, '"chosen" is a number', id="a number"),
+        pytest.param(parse_pair, PAIR | {"chosen": [USER]}, '"rejected" is a text, and must be a list', id="unlike"),
+        pytest.param(parse_pair, PAIR | {"prompt": 7}, '"prompt" is a number', id="a number for a prompt"),
+        pytest.param(parse_pair, {"chosen": "b", "rejected": "c"}, '"prompt" is missing', id="no prompt"),
+        pytest.param(parse_prompt, {"text": "a"}, '"prompt" is missing, with the fields text', id="no prompt at all"),
+        pytest.param(parse_prompt, {"prompt": [{"role": "user"}]}, 'prompt[0] has no "content"', id="no content"),
+        pytest.param(parse_record, {"chosen": "b", "rejected": "c"}, "unknown record format", id="a pair for sft"),
+    ],
+)
+def test_what_is_no_pair_or_prompt_is_named_with_its_place(parse, entry, message):
+    with pytest.raises(DevkitError) as caught:
+        parse(entry, HERE)
+    assert caught.value.message.startswith("data.jsonl:3: ")
+    assert message in caught.value.message
+    assert caught.value.hint
+    assert ("--objective dpo" in caught.value.hint) is (parse is parse_record)
+
+
 def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
     guide = Path(__file__).parents[3] / "docs" / "guides" / "training-data.md"
     block = guide.read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
@@ -129,6 +158,9 @@ def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
         pytest.param(PromptRecord("a", "", HERE), True, id="nothing after a prompt"),
         pytest.param(chat(USER), True, id="a question without an answer"),
         pytest.param(chat(USER, ANSWER, USER, first_trained_turn=2), True, id="an answer that is not learned"),
+        pytest.param(parse_pair(PAIR, HERE), False, id="a pair"),
+        pytest.param(parse_pair(PAIR | {"rejected": "b"}, HERE), True, id="two equal answers"),
+        pytest.param(parse_pair(PAIR | {"rejected": ""}, HERE), True, id="an empty answer"),
     ],
 )
 def test_a_record_with_nothing_to_learn_is_empty(record, empty):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Method
+from devkit.estimate.settings import Method, Objective
 from devkit.facts.settings import describe_settings
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
@@ -32,6 +32,12 @@ def test_every_setting_says_what_it_means():
         pytest.param({"micro_batch": 32, "batch": 16}, "more than --batch 16", id="a pass larger than the batch"),
         pytest.param({"method": Method.FULL, "dora": True}, "has no adapter", id="DoRA of a whole model"),
         pytest.param({"eval_data": ("e",), "eval_share": 0.1}, "both choose", id="two things to evaluate on"),
+        pytest.param({"objective": Objective.GRPO}, "belong together", id="GRPO without a reward"),
+        pytest.param({"reward": "r.py:f"}, "belong together", id="a reward without GRPO"),
+        pytest.param({"objective": Objective.DPO, "packing": True}, "with --packing", id="pairs that share rows"),
+        pytest.param(
+            {"objective": Objective.GRPO, "reward": "r.py:f", "batch": 12}, "groups of 8", id="parts of a group"
+        ),
     ],
 )
 def test_what_no_machine_could_do_is_refused(changed, said):
