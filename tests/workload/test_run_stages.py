@@ -57,6 +57,13 @@ def test_a_job_that_cannot_run_fails_with_its_reason(healthy, tmp_path):
     assert outcome(run_stages.prove_own_job, healthy).status is StageStatus.SKIPPED
 
 
+def test_preferences_are_learned_where_trl_is_installed(healthy):
+    pytest.importorskip("trl", reason="TRL is not installed")
+    result = outcome(run_stages.prove_preferences, healthy)
+    assert result.status is StageStatus.PASSED, result.reason
+    assert result.measured["margin"] > 0.5
+
+
 def test_without_a_name_it_is_skipped(healthy):
     assert outcome(run_stages.prove_own_model, healthy).status is StageStatus.SKIPPED
 

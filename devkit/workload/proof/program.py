@@ -44,6 +44,7 @@ ON_MODELS = {
     "reference": "model_stages:prove_reference",
     "inference": "model_stages:prove_caches_agree",
     "memory-estimate": "run_stages:prove_memory_estimate",
+    "preferences": "run_stages:prove_preferences",
     "own-model": "run_stages:prove_own_model",
     "own-job": "run_stages:prove_own_job",
     "lora-memorizes": "model_stages:prove_lora_memorizes",

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from devkit.estimate.settings import Objective
+from devkit.workload.environment import find_installed_version
 from devkit.workload.finetune.program import run_finetuning
 from devkit.workload.finetune.run_folder import ADAPTER_FOLDER, RECORD_FILE
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file
@@ -22,6 +24,7 @@ from devkit.workload.proof.models import ProofModels, disable_adapter, write_ran
 from devkit.workload.proof.stages import (
     StageReading,
     StageSkipped,
+    expect_above,
     expect_at_most,
     expect_equal,
     record_series,
@@ -37,6 +40,8 @@ LEARNED_SHARE = 0.9
 """Share of the first loss: eight steps on one sentence bring any model below it, and chance does not."""
 
 JOB_STEPS = 5
+
+PREFERENCE_LEARNING_RATE = 5e-3
 
 ESTIMATED_SEQUENCE = 1024
 ESTIMATE_FACTOR = 2.0
@@ -140,6 +145,28 @@ def prove_memory_estimate(proof: ProofModels) -> Iterator[StageReading]:
     ran = _finetune(proof, settings, proof.folder / "sized-run")
     yield expect_equal("steps", len(ran.losses), 2)
     yield from _compare_memory(ran)
+
+
+def prove_preferences(proof: ProofModels) -> Iterator[StageReading]:
+    """Prove that DPO by TRL has a model prefer the chosen answers to prompts that it was not trained on."""
+    if find_installed_version("trl") is None:
+        raise StageSkipped("TRL is not installed")
+    model = write_random_llama(proof.folder / "policy", seed=proof.settings.seed, hidden=128, layers=2)
+    pairs = [{"prompt": f"{letter}?", "chosen": " yes, please", "rejected": " no, never"} for letter in "abcdefghijkl"]
+    data = model.with_suffix(".jsonl")
+    data.write_text("".join(json.dumps(each) + "\n" for each in pairs), encoding="utf-8")
+    given: dict[str, Any] = {"model": str(model), "data": (str(data),), "output": proof.folder / "preferred"}
+    settings = FinetuneSettings(
+        objective=Objective.DPO, batch=9, eval_share=0.25, steps=20, learning_rate=PREFERENCE_LEARNING_RATE, **given
+    )
+    events: list[dict[str, Any]] = []
+    ran = _run(proof, settings, events.append)
+    yield record_series("losses", ran.losses)
+    # Before the first step, the policy is its reference.
+    yield StageReading("first_loss", ran.losses[0], "ln 2 +- 0.01", abs(ran.losses[0] - math.log(2)) < 0.01)
+    (held_out,) = [event for event in events if event["event"] == "eval"]
+    yield expect_above("margin", held_out["margin"], 0.0)
+    yield expect_equal("accuracy", held_out["accuracy"], 1.0)
 
 
 def _finetune(proof: ProofModels, settings: FinetuneSettings, output: Path) -> FinishedRun:
