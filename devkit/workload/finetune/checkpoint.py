@@ -72,10 +72,7 @@ _TOKENIZATION_SETTINGS = frozenset(
 )
 """Settings that change which token ids the same data give."""
 
-_FINGERPRINTS = {
-    "data": "the data differ from the checkpoint's",
-    "model": "the model differs from the checkpoint's",
-}
+_FINGERPRINTS = {"data": "the data differ from the checkpoint's", "model": "the model differs from the checkpoint's"}
 """Values that are fingerprints, which say nothing to people -> what to say of a difference."""
 
 _SAFETENSORS_DTYPES = {

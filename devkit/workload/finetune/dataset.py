@@ -673,12 +673,7 @@ def _apply_template(
     return text
 
 
-def _call_template(
-    record: ChatRecord,
-    messages: Sequence[Message],
-    tokenizer: Tokenizer,
-    **arguments: object,
-) -> Any:  # noqa: ANN401 - a text, or tokens
+def _call_template(record: ChatRecord, messages: Sequence[Message], tokenizer: Tokenizer, **arguments: object) -> Any:  # noqa: ANN401 - a text, or tokens
     template = tokenizer.chat_template
     # None means the tokenizer's own: it has no date in it, or is several templates by name.
     dated = _STOPPED_CLOCK + template if isinstance(template, str) and _CLOCK in template else None

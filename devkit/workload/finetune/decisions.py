@@ -61,11 +61,7 @@ FULL_LEARNING_RATE = 2e-5
 """QLoRA's adapters up to 13B are trained with 2e-4 (https://arxiv.org/abs/2305.14314, appendix B), whole models with a
 tenth of it, as in the Alpaca recipe (https://github.com/tatsu-lab/stanford_alpaca)."""
 
-OBJECTIVE_LEARNING_RATES = {
-    Objective.DPO: (1e-5, 1e-6),
-    Objective.REWARD: (1e-3, 1e-4),
-    Objective.GRPO: (1e-5, 1e-6),
-}
+OBJECTIVE_LEARNING_RATES = {Objective.DPO: (1e-5, 1e-6), Objective.REWARD: (1e-3, 1e-4), Objective.GRPO: (1e-5, 1e-6)}
 """Of adapters, and of whole models, which are TRL's defaults. Adapters take ten times as much
 (https://huggingface.co/docs/trl/v1.16.0/en/lora_without_regret)."""
 
@@ -543,8 +539,7 @@ class _ComputeDecisions:
         compiles = self._record("compile", self._settings.compile, *choice)
         if compiles and not hardware.can_compile:
             raise DevkitError(
-                "compile = true needs Triton and a C compiler, which are not installed",
-                "Install gcc, or leave it out.",
+                "compile = true needs Triton and a C compiler, which are not installed", "Install gcc, or leave it out."
             )
         return compiles
 

@@ -96,12 +96,7 @@ def _join(chosen: Example, rejected: Example) -> PairExample:
 
 
 def tokenize_prompts(
-    records: Iterable[Record],
-    tokenizer: Tokenizer,
-    *,
-    new_tokens: int,
-    sequence: int,
-    **_: object,
+    records: Iterable[Record], tokenizer: Tokenizer, *, new_tokens: int, sequence: int, **_: object
 ) -> TokenizedRecords:
     """Tokenize prompts, as TRL will. Those that leave less than `new_tokens` of `sequence` are left out."""
     notes, examples = [], []

@@ -26,10 +26,7 @@ from devkit.workload.finetune.dataset import (
     tokenize_records,
 )
 from devkit.workload.finetune.decisions import Corpus, Decisions, build_memory_estimator, decide
-from devkit.workload.finetune.distributed import (
-    Ranks,
-    join_process_group,
-)
+from devkit.workload.finetune.distributed import Ranks, join_process_group
 from devkit.workload.finetune.events import METRICS_FILE, Events, Listener
 from devkit.workload.finetune.files import (
     BaseQuantization,
@@ -39,11 +36,7 @@ from devkit.workload.finetune.files import (
     is_packed_before_sharding,
     resolve_model_folder,
 )
-from devkit.workload.finetune.forward import (
-    ATTN_IMPLEMENTATION,
-    read_attention_traits,
-    register_varlen_attention,
-)
+from devkit.workload.finetune.forward import ATTN_IMPLEMENTATION, read_attention_traits, register_varlen_attention
 from devkit.workload.finetune.model import (
     FusedExperts,
     LoadedBase,

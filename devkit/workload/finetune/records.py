@@ -596,8 +596,7 @@ def _find_sources_in(folder: Path) -> list[str]:
         shown = join_words(f"{number} with {suffix}" for suffix, number in others.most_common(5))
         holds = f"it holds files of other kinds: {shown}" if others else "it holds no file"
         raise DevkitError(
-            f"nothing to read in {folder}: {holds}",
-            f"devkit reads files in {join_words(READERS_BY_SUFFIX, 'or')}.",
+            f"nothing to read in {folder}: {holds}", f"devkit reads files in {join_words(READERS_BY_SUFFIX, 'or')}."
         )
     return found
 
@@ -889,8 +888,7 @@ def read_hub_dataset(name: str) -> Entries:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
         raise DevkitError(
-            f"no file or folder {name}",
-            "If it is a data set on the hub: pip install datasets, which reads it.",
+            f"no file or folder {name}", "If it is a data set on the hub: pip install datasets, which reads it."
         ) from error
     try:
         found = datasets.load_dataset(repository, split=split or DEFAULT_SPLIT)

@@ -46,8 +46,7 @@ class FinetuneSettings:
         Objective.SFT
     )
     reward: Annotated[
-        str,
-        SettingInfo("Your function that rewards completions (grpo).", example="FILE.py:FUNCTION", section="Method"),
+        str, SettingInfo("Your function that rewards completions (grpo).", example="FILE.py:FUNCTION", section="Method")
     ] = ""
     generations: Annotated[
         int, SettingInfo("Completions of each prompt in a step (grpo).", at_least=2, has_flag=False)
@@ -93,8 +92,7 @@ class FinetuneSettings:
         Schedule.COSINE
     )
     warmup: Annotated[
-        float,
-        SettingInfo("Warmup: share of steps with a rising rate.", at_least=0.0, at_most=1.0, has_flag=False),
+        float, SettingInfo("Warmup: share of steps with a rising rate.", at_least=0.0, at_most=1.0, has_flag=False)
     ] = 0.03
     weight_decay: Annotated[
         float, SettingInfo("Weight decay; norms and biases are left out.", at_least=0.0, has_flag=False)

@@ -52,11 +52,7 @@ from devkit.workload.finetune.model import (
     trainable_parameters,
     write_adapter_metadata,
 )
-from devkit.workload.finetune.optimizers import (
-    build_optimizer,
-    clip_gradients,
-    compute_learning_rate,
-)
+from devkit.workload.finetune.optimizers import build_optimizer, clip_gradients, compute_learning_rate
 from devkit.workload.finetune.process import RunOutcome
 from devkit.workload.finetune.run_folder import TrainState, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -785,12 +781,7 @@ class MicroBatchSearch:
     refused: tuple[int, ...] = ()
 
 
-def find_micro_batch(
-    attempt: Callable[[int], None],
-    *,
-    start: int,
-    ranks: Ranks,
-) -> MicroBatchSearch:
+def find_micro_batch(attempt: Callable[[int], None], *, start: int, ranks: Ranks) -> MicroBatchSearch:
     """Halve `start` until `attempt` with that micro-batch succeeds on every rank.
 
     `attempt` is one whole step, optimizer included, that leaves no trace. All ranks must call and agree, so that the

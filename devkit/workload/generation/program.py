@@ -77,12 +77,7 @@ class ChatSession:
         streamer = TextStreamer(self.generator.tokenizer, self.say, stops)
         with catch_interrupt() as should_stop:
             completion = generate_one(
-                self.generator,
-                ids,
-                self.decoding,
-                number=self._answered,
-                streamer=streamer,
-                should_stop=should_stop,
+                self.generator, ids, self.decoding, number=self._answered, streamer=streamer, should_stop=should_stop
             )
             self.say("\n")
         self._answered += 1
