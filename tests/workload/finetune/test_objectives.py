@@ -80,12 +80,18 @@ def log_probability(model, tokenizer, answer):
 @pytest.mark.parametrize(
     "how", [{"micro_batch": 3}, {"method": Method.FULL, "learning_rate": 1e-3}], ids=["lora", "full"]
 )
-def test_dpo_prefers_the_chosen_answers_to_held_out_prompts_where_transformers_loads_it(run_factory, given, how):
-    from peft import AutoPeftModelForCausalLM
+def test_dpo_prefers_the_chosen_answers_to_held_out_prompts_where_transformers_loads_it(
+    run_factory, given, how, monkeypatch
+):
+    from peft import AutoPeftModelForCausalLM, PeftModel
     from transformers import AutoModelForCausalLM
 
+    delete, deleted = PeftModel.delete_adapter, []
+    monkeypatch.setattr(PeftModel, "delete_adapter", lambda model, name: deleted.append(name) or delete(model, name))
     ran = run_factory.run(**given(Objective.DPO), steps=20, **how)
     assert ran.code == 0
+    # TRL's copy of the adapter: the reference is the base without one.
+    assert deleted == ([] if "method" in how else ["ref"])
     # Before the first step the policy is its reference, so neither answer is preferred.
     assert ran.losses[0] == pytest.approx(math.log(2), rel=1e-5)
     (held_out,) = ran.named("eval")
