@@ -193,7 +193,7 @@ STAGES = (
     StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", _QUANTIZED, Depth.FULL, 4),
     StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
     StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),
-    StageSpec("preferences", "DPO prefers the chosen answers", _MODEL, Depth.FULL, 20, **_BY_MACHINE),
+    StageSpec("preferences", "DPO prefers the chosen answers", _MODEL, Depth.FULL, 40, **_BY_MACHINE),
     StageSpec("gloo", "two processes add up over Gloo", ("kernel",), Depth.FULL, 15),
     StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL, 60),
 )
