@@ -514,7 +514,7 @@ class ProfilePackage(TableRow):
 class SystemNeed(TableRow):
     """Debian packages (`apt`) that a Python package needs and its wheel does not hold.
 
-    `kind` is "import", "build" or "program": what fails without them. `because` follows the package's name.
+    `kind` is "import", "pure" or "program": what fails without them. `because` follows the package's name.
     """
 
     package: str

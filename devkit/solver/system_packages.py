@@ -76,9 +76,12 @@ def _list_packages(
         for need in dependencies.needs
         if need.role is not RequirementRole.CONSTRAINT and does_apply(need, plan.architectures, plan.python)
     }
+    wheels = dict(plan.resolution.wheels) if isinstance(plan.resolution, Resolved) else {}
     for package in sorted(named | plan.resolved.keys()):
         row = tables.system_packages.needs.get(package)
-        if row is not None and (package in named or row.kind != "program"):
+        if row is None or (row.kind == "pure" and not wheels.get(package, "").endswith("-any.whl")):
+            continue
+        if package in named or row.kind != "program":
             because = f"{package} {row.because}"
             yield from (Reason(name, SYSTEM_PACKAGE, because, row.source[0], row.confidence) for name in row.apt)
     yield from _list_build_packages(plan, dependencies, tables)

@@ -132,3 +132,22 @@ def test_of_an_export_of_another_system_alone_the_package_index_brings_what_it_h
 @pytest.mark.parametrize("package", ["libcxx=14", "pywin32 ; x", "vcpkg=1=2", "appnope"])
 def test_packages_that_only_look_foreign_leave_an_environment_as_it_is(tmp_path, package):
     assert read(tmp_path, environment("hmmer", package)).left_out == ()
+
+
+HEADER = "# This file may be used to create an environment using:\n# $ conda create --name <env> --file <this file>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        pytest.param(f"{HEADER}# platform: linux-64\n", [], id="with its header"),
+        pytest.param("", [], id="without one"),
+        pytest.param(f"{HEADER}# platform: osx-64\n", ["it was exported on osx-64"], id="of another system"),
+    ],
+)
+def test_a_list_that_conda_exported_is_read_as_its_environment(tmp_path, text, left_out):
+    lines = "numpy=1.26.4=py310h_0\npython=3.10.4=h12debd9_0\npytorch=2.1.0=cuda_0\nsacrebleu=2.3=pypi_0\n"
+    found = read(tmp_path, {"requirements.txt": text + lines})
+    assert sorted(asked(found).values()) == ["numpy==1.26.4", "sacrebleu==2.3"]
+    assert (list(limits(found).values()), found.python[0].specifier) == (["torch==2.1.0"], "==3.10.4")
+    assert ([each.because for each in found.left_out], found.lists, unread(found)) == (left_out, (), {})

@@ -264,6 +264,22 @@ pip install -r training.txt
 """
 
 
+def test_a_list_whose_name_is_misspelled_is_the_one_that_the_guide_means(tmp_path):
+    files = {"README.md": SOCIAL, "requirments.txt": "numpy\n", "requirements_win.txt": "wrong\n"}
+    found = read(tmp_path, files)
+    assert ([need.name for need in found.needs], found.because) == (["numpy"], "README.md:5 installs requirments.txt")
+
+
+def test_a_wheel_is_the_release_that_its_name_says(tmp_path):
+    wheels = (
+        "https://x.example/einops-0.8.0-py3-none-any.whl torch-2.6.0+cu126-cp312-cp312-linux_x86_64.whl unknown-1-py3-none-any.whl",
+        "./flash_attn-2.7.4.post1%2Bcu12torch2.6cxx11abiFALSE-cp312-cp312-linux_x86_64.whl",
+    )
+    found = read(tmp_path, {"README.md": "".join(f"pip install {each}\n" for each in wheels), "run.py": ""})
+    assert [need.text for need in found.needs] == ["einops==0.8.0", "torch>=2.6.0", "flash-attn==2.7.4.post1"]
+    assert [each.what for each in found.left_out] == ["unknown-1-py3-none-any.whl"]
+
+
 def test_numbered_steps_below_one_heading_are_taken_together(tmp_path):
     names = ("torch", "rest", "another", "training")
     found = read(tmp_path, {f"{name}.txt": f"of-{name}\n" for name in names} | {"README.md": STEPS})

@@ -77,6 +77,13 @@ def test_a_program_is_not_for_what_another_package_needs_but_a_library_is():
     assert listed(add_system_packages(deeper, NO_DEPENDENCIES, (), load_tables())).keys() == {"libgl1", "libglib2.0-0"}
 
 
+@pytest.mark.parametrize(("tag", "expected"), [("none-any", ["libsndfile1"]), ("none-manylinux_2_31_x86_64", [])])
+def test_a_library_that_the_wheels_for_linux_hold_is_for_those_of_every_machine(tag, expected):
+    wheel = f"https://x.example/soundfile-1-py3-{tag}.whl"
+    found = replace(plan(), resolution=Resolved((("soundfile", "1"),), wheels=(("soundfile", wheel),)))
+    assert [*listed(add_system_packages(found, NO_DEPENDENCIES, (), load_tables()))] == expected
+
+
 def test_what_a_build_runs_and_links_is_there_unless_it_is_not_built():
     needs = [("program", "cmake"), ("program", "uname"), ("library", "portaudio"), ("library", "PNG"), ("library", "m")]
     build = SourceBuild("it", tuple(BuildNeed(kind, name, "setup.py:3") for kind, name in needs))

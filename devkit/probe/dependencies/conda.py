@@ -12,11 +12,13 @@ from dataclasses import replace
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import CondaPackage
+from devkit.facts.dependencies import CondaPackage, RequirementRole
 from devkit.probe.dependencies.requirements import (
     PYTHON,
     RequirementCollector,
+    join_lines,
     read_requirement_lines,
+    read_requirements_file,
 )
 from devkit.probe.documents import (
     InvalidDocument,
@@ -49,6 +51,7 @@ _OF_OTHER_SYSTEMS = re.compile(
     re.MULTILINE,
 )
 """Packages that conda has for Windows or macOS alone, with a build: `conda env export` writes those of the system it runs on."""
+_EXPORTED = re.compile(r"\A(?:#.*\n)*?# platform: (\S+)|\A(?:#.*\n)*[\w.-]+=\w[\w.!+]*=\w+ *$", re.MULTILINE)
 _CHANNELS_OF_TORCH = ("pytorch", "nvidia", "pytorch-nightly")
 _PUBLIC_CHANNELS = re.compile(
     r"(?:.*/)?(?:conda-forge|defaults|main|free|r|msys2|anaconda|bioconda|huggingface|pytorch|nvidia|fastai)/?"
@@ -90,6 +93,24 @@ def read_conda_environment(path: str, found: RequirementCollector) -> None:
             read_conda_spec(item.text, path, item.line, found)
         lines = [(line.line, line.text.strip()) for line in item.at("pip").items if line.kind is NodeKind.TEXT]
         read_requirement_lines(iter(lines), path, found)
+
+
+def read_list(path: str, found: RequirementCollector, *, group: str = "") -> None:
+    """Read a requirement file: one of pip's, or one that `conda list --export` wrote, whatever its name."""
+    content = found.files.read(path, "dependencies") or ""
+    exported = _EXPORTED.search(content)
+    if not exported:
+        read_requirements_file(path, found, group=group)
+    elif found.text(path) is not None:
+        found.role = RequirementRole.GENERATED
+        if is_foreign := not (exported[1] or "linux").startswith("linux"):
+            found.exclude("conda's own packages", path, 1, f"it was exported on {exported[1]}")
+        for line, text in join_lines(content):
+            if text.endswith("=pypi_0"):
+                found.need(text.removesuffix("=pypi_0").replace("=", "==", 1), path, line, group=group)
+            elif not (is_foreign and _is_for_conda_alone(text)):
+                read_conda_spec(text, path, line, found)
+        found.role = RequirementRole.PASSED_THROUGH
 
 
 def read_conda_spec(text: str, path: str, line: int, found: RequirementCollector) -> None:

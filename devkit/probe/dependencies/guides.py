@@ -7,6 +7,7 @@ what the project's programs import as well: many guides have their reader instal
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from itertools import groupby, islice
 
@@ -24,6 +25,7 @@ from devkit.probe.dependencies.imports import read_programs
 from devkit.probe.dependencies.manifests import PYPROJECT
 from devkit.probe.dependencies.requirement_lists import MAIN_LISTS
 from devkit.probe.dependencies.requirements import (
+    WHEEL,
     RequirementCollector,
     is_local_path,
     name_as_on_index,
@@ -276,7 +278,14 @@ def _find_named_files(command: ShellCommand, files: ProjectFiles, folder: str) -
         for each in install.option_values(*REQUIREMENT_FILE_OPTIONS)
         if "://" not in each
     )
-    return "", tuple(each for each in paths if each and files.has(each))
+    return "", tuple(near for each in paths if each and (near := _find_near(each, files)))
+
+
+def _find_near(path: str, files: ProjectFiles) -> str:
+    """Find a file that a guide names, or the one whose name its author misspelled; "" for neither."""
+    folder, slash, name = path.rpartition("/")
+    near = [name] if files.has(path) else get_close_matches(name, files.names(folder or "."), 1, cutoff=0.9)
+    return f"{folder}{slash}{near[0]}" if near else ""
 
 
 def add_guide_packages(installed: InstallFiles, found: RequirementCollector, *, own: str) -> None:
@@ -346,9 +355,14 @@ def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
 
 
 def _read_install(install: PackageInstall, path: str, line: int, known: set[str], found: RequirementCollector) -> None:
+    tables = load_tables()
+    indexed = {*tables.imports.distributions().values(), *tables.compiled.packages, *_OF_TORCH}
     for value in (name_as_on_index(word.value) for word in install.packages):
+        # A wheel is of its author's Python and torch: the plan takes that release for its own.
+        wheel = WHEEL.search(value)
+        value = f"{wheel[1]}=={wheel[2]}" if wheel and canonicalize_name(wheel[1]) in indexed else value
         named = _NAMED.fullmatch(value)
-        if "://" in value:
+        if "://" in value or value.endswith(".whl"):
             _read_address(value, path, line, known, found)
         elif named and not is_local_path(value):
             name = canonicalize_name(named[1])

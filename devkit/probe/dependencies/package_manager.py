@@ -23,6 +23,7 @@ from devkit.probe.dependencies.conda import (
     choose_conda_packages,
     find_other_system,
     read_conda_environment,
+    read_list,
 )
 from devkit.probe.dependencies.guides import (
     ALL_EXTRAS,
@@ -67,7 +68,6 @@ from devkit.probe.dependencies.requirement_lists import (
 from devkit.probe.dependencies.requirements import (
     RequirementCollector,
     number_lines,
-    read_requirements_file,
 )
 from devkit.probe.dependencies.setup_py import SETUP_PY, read_setup_py
 from devkit.probe.documents import LineFinder, find_toml_line, get_object, get_objects, get_text
@@ -111,7 +111,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     asks = any(need.role is not RequirementRole.CONSTRAINT for need in found.needs)
     if main and main not in found.paths and not lock and not asks:
         found.role = RequirementRole.PASSED_THROUGH
-        read_requirements_file(main, found)
+        read_list(main, found)
         because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
         tool = tool if tool is PackageManager.CONDA else PackageManager.PIP
     if not lock:
@@ -361,7 +361,7 @@ def _read(
             found.role = RequirementRole.PASSED_THROUGH
             for path in lists:
                 if path not in found.paths:
-                    read_requirements_file(path, found)
+                    read_list(path, found)
             if not found.is_whole:
                 found.generate_lists()
         case PackageManager.PIP:
@@ -401,10 +401,10 @@ def _of_pyproject(
 def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector, lists: tuple[str, ...]) -> None:
     """Requirement files, the chosen ones or the usual, and what the project's own metadata asks for besides."""
     for path in lists:
-        read_requirements_file(found.files.within(path) or path, found)
+        read_list(found.files.within(path) or path, found)
     for path in () if found.choice.requirements else DEVELOPMENT_LISTS:
         if found.files.has(path):
-            read_requirements_file(path, found, group=DEV_GROUP)
+            read_list(path, found, group=DEV_GROUP)
     if not found.is_whole:
         found.generate_lists()
     read_project_table(document, content, found)

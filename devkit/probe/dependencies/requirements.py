@@ -60,7 +60,8 @@ _PLACEHOLDER = re.compile(r"\s*==\s*0\.0[\w.]*")
 OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
 _PER_REQUIREMENT = re.compile(r"(?<!\s)\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
 _NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
-_WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-\d[^/\\]*\.whl(?:[#?].*)?$")
+WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-(\d[\w.!]*)[^/\\]*\.whl(?:[#?].*)?$")
+"""The name and the public version in the file name or the address of a wheel."""
 _VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?/?(?:@[^#]*)?(?:#.*)?$")
 _LOCAL_EXTRAS = re.compile(r"\[([^\]]*)\]")
 _SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links"}
@@ -346,7 +347,7 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
     else:
         address, separator, marker = line.partition("; ")
         address = address.strip()
-        named = _NAMED_URL.search(address) or _VCS.match(strip_login(address)) or _WHEEL.search(address)
+        named = _NAMED_URL.search(address) or _VCS.match(strip_login(address)) or WHEEL.search(address)
         if named is None:
             found.add_unreadable(path, number, "an address that does not say which package it is")
         else:
