@@ -416,6 +416,7 @@ def test_a_file_of_a_tool_that_devkit_does_not_read_is_named(tmp_path, files, or
     [
         ("PyTorch>=1.10", "torch>=1.10"),
         ("sklearn==0.0.post5 ; python_version>'3'", 'scikit-learn ; python_version > "3"'),
+        ("torch>=2.6.0+cu126,<3+x", "torch<3,>=2.6.0"),
         ("pyyaml", "pyyaml"),
     ],
 )

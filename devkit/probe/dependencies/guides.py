@@ -5,7 +5,7 @@ what the project's programs import as well: many guides have their reader instal
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -41,7 +41,7 @@ _PART = re.compile(
     r"^#{1,6} +(?P<heading>.+)|^<h\d>(?P<html>.+)</h\d>|^[ \t]*(?P<fence>```|~~~)"
     r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip) +install|uv +sync"
     r"|(?:poetry|pdm|pipenv|pixi) +(?:install|sync)|(?:conda|mamba|micromamba) +(?:install|create|env +(?:create|update))"
-    r"|(?:(?:bash|sh|source) +|\./)[\w./-]+\.sh\b|cd +[\w./-]+)"
+    r"|(?:(?:bash|sh|source) +|\./)[\w./-]+\.sh\b|make +[\w.-]+(?= *(?:[`\n#&;]|[A-Z_]+=|\Z))|cd +[\w./-]+)"
     r"(?:[^`\n\\]|\\\r?\n|\\.)*)"
     r"|(?:^|(?<=[\s`$>!]))(?:uv +venv\b[^`\n#]{0,300}? (?:--python|-p)[ =]+(?:python)?"
     r"|(?:virtualenv +(?:-p|--python)[ =]+)?python(?=3\.\d+ -m venv\b))"
@@ -201,16 +201,36 @@ MAX_SCRIPT_LINES = 200
 
 
 def _list_steps(files: ProjectFiles, path: str) -> Iterator[tuple[int, str, int, ShellCommand]]:
-    """List the commands of a guide by section, with their file and line; those of a script of the project's in its place."""
+    """List the commands of a guide by section, with their file and line; those of a script of the project's in its place.
+
+    The recipe of a target of its Makefile is such a script.
+    """
     for line, part, section in _list_parts(files.read(path, "guide") or ""):
         for command in parse_shell_text((part["command"] or "").partition(" #")[0]):
             named = command.values[1:2] if command.program in ("bash", "sh", "source") else command.values[:1]
             script = files.within(named[0]) if named and named[0].endswith(".sh") else None
-            if script is None:
+            steps = _read_recipe(command, files)
+            if script is None and not steps:
                 yield section, path, line, command
-            elif files.has(script) and not _OTHER_MACHINE.search(script):
-                for number, text in _join_lines(files.read(script, "guide") or ""):
-                    yield from ((section, script, number, each) for each in parse_shell_text(text))
+            elif script and files.has(script) and not _OTHER_MACHINE.search(script):
+                steps = _join_lines(files.read(script, "guide") or "")
+            for number, text in steps:
+                yield from ((section, script or MAKEFILE, number, each) for each in parse_shell_text(text))
+
+
+MAKEFILE = "Makefile"
+
+
+def _read_recipe(command: ShellCommand, files: ProjectFiles) -> Iterable[tuple[int, str]]:
+    """Read the steps by which `make TARGET` installs packages, with their lines and the values of its variables."""
+    if command.program != "make" or len(command.words) < 2 or _OTHER_MACHINE.search(target := command.values[1]):
+        return ()
+    text = files.read(MAKEFILE, "guide") or ""
+    found = re.search(rf"^{re.escape(target)}[ \t]*:(?!=).*\n((?:\t.*(?:\n|\Z))+)", text, re.MULTILINE)
+    values = dict(re.findall(r"^(\w+)[ \t]*[:?]?=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
+    first = text.count("\n", 0, found.start(1)) if found else 0
+    recipe = re.sub(r"\$[({](\w+)[)}]", lambda each: values.get(each[1], each[0]), found[1]) if found else ""
+    return [(first + line, step.strip("\t @-")) for line, step in _join_lines(recipe)]
 
 
 _OTHER_MACHINE = re.compile(
@@ -228,7 +248,7 @@ def _leaves_open(command: ShellCommand) -> bool:
 def _join_lines(text: str) -> Iterator[tuple[int, str]]:
     """List the commands of a script that install packages, with their lines."""
     for found in islice(re.finditer(r"^[ \t]*(?:[^#\n\\]|\\\r?\n|\\.)+", text, re.MULTILINE), MAX_SCRIPT_LINES):
-        if "install" in found[0] or "env" in found[0]:
+        if re.search("install|env|sync", found[0]):
             yield text.count("\n", 0, found.start()) + 1, found[0]
 
 
