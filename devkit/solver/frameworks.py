@@ -274,7 +274,8 @@ def _list_warnings(
         if problem.vendor is Vendor.ROCM:
             yield f"{title} on AMD GPUs needs an image that includes ROCm: the plan adds nothing for them, not checked"
         elif problem.vendor is Vendor.NVIDIA and choice is None:
-            wants = " and ".join(map(str, request.constraints_on(framework))) or f"CUDA {request.cuda}"
+            other = f"CUDA {request.cuda}" if request.cuda else f"the project's {title}"
+            wants = " and ".join(map(str, request.constraints_on(framework))) or other
             yield f"{wants}: no such {title} in the tables, so devkit did not check whether it computes on the GPU"
     if framework is Framework.CUDA and not problem.gpus:
         yield "no GPU is known: the project chooses the CUDA architectures"

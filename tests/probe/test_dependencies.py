@@ -632,6 +632,16 @@ def test_the_most_plausible_list_is_the_projects(tmp_path, files, installed, bec
     assert read_local_dependencies(str(tmp_path)) == found
 
 
+def test_a_list_of_one_program_among_several_names_the_others(tmp_path):
+    files = {f"{each}/README.md": "" for each in ("one", "two", "notes")} | {"one/requirements.txt": "rich\n"}
+    found = read(tmp_path, files | {f"{each}/main.py": "" for each in ("one", "two")})
+    says = "two: other programs with their own guides, which `devkit init FOLDER` plans"
+    assert (asked(found), found.because) == (
+        {"one/requirements.txt:1": "rich"},
+        f"the project has one/requirements.txt; {says}",
+    )
+
+
 def test_a_chosen_list_replaces_those_that_are_found_and_a_lock(tmp_path):
     files = {
         "pyproject.toml": f'{PROJECT}dependencies = ["a"]\n',

@@ -92,6 +92,7 @@ optional-dependencies = {cuda = ["cuequivariance"], all = ["torch==2.6.0"], dev 
         pytest.param("uv sync --all-extras --index https://a.example\n", ("cuda", "all", "dev"), id="uv, every extra"),
         pytest.param("pip install -e .\npip install -e .[cuda]\n", (), id="without extras first"),
         pytest.param("## Development\npip install -e .[dev]\n", (), id="another purpose"),
+        pytest.param("## Quick start / Demo\npip install -e .[cuda]\n", ("cuda",), id="two purposes"),
         pytest.param(
             "## With Docker\npip install .[dev]\n## Without Docker\npip install .[cuda]\n", ("cuda",), id="llm-foundry"
         ),
@@ -201,7 +202,10 @@ def test_what_programs_do_without_is_not_imported_at_once(tmp_path, files, becau
         ("python3 -m venv .venv", None),
         ("conda create -n a # python=3.10", None),
         ("conda create -n a", None),
-        ("Python 3.10 is recommended", None),
+        ("Python 3.10 is recommended", "3.10"),
+        ("Python version `3.10.8`.", "3.10"),
+        ("Python 3.10 is not supported", None),
+        ("![](https://img.shields.io/badge/Python-3.10-blue)", None),
         ("### Docker\nconda create -n bagel python=3.10", None),
     ],
 )
@@ -210,7 +214,20 @@ def test_the_python_of_a_guides_environment(tmp_path, line, python):
     assert (found and (found.specifier, found.origin)) == (python and (f"=={python}.*", "README.md:2"))
 
 
-@pytest.mark.parametrize("command", ["conda create ", "uv venv ", "conda create python ", "virtualenv -p "])
+@pytest.mark.parametrize(
+    ("line", "specifier"),
+    [("Python >= 3.9", ">=3.9"), ("- Python 3.10+ and uv", ">=3.10"), ("**Python**: 3.8 to 3.11", ">=3.8,<3.12")],
+)
+def test_a_guide_may_ask_for_several_pythons(tmp_path, line, specifier):
+    files = {"requirements.txt": "torch\n", "README.md": f"{line}\n"}
+    assert read(tmp_path, files).guide_python.specifier == specifier
+    made = {"README.md": f"{line}\nuv venv --python 3.12\n"}
+    assert read(tmp_path, made).guide_python.specifier == "==3.12.*", "the environment that it makes goes before"
+
+
+@pytest.mark.parametrize(
+    "command", ["conda create ", "uv venv ", "Python version ", "conda create python ", "virtualenv -p "]
+)
 def test_a_guide_of_one_endless_line_takes_linear_time(tmp_path, command):
     (tmp_path / "README.md").write_text(command * (300_000 // len(command)))
     (tmp_path / "requirements.txt").write_text("torch\n")
@@ -407,3 +424,11 @@ def test_a_folder_of_the_project_is_the_package_that_a_requirement_names(tmp_pat
     found = read(tmp_path, files)
     assert [need.name for need in found.needs] == ["torch"]
     assert [each.place for each in found.local] == ["env/SE3Transformer"]
+
+
+def test_packages_of_javascript_are_named_where_the_guide_installs_them(tmp_path):
+    files = {"requirements.txt": "numpy\n", "web/package.json": "{}", "README.md": "# Run\n```\nnpm ci\n```\n"}
+    assert [(each.what, each.path) for each in read(tmp_path, files).left_out] == [
+        ("packages of JavaScript", "web/package.json")
+    ]
+    assert not read(tmp_path, {"README.md": "pip install -r requirements.txt\n"}).left_out

@@ -15,7 +15,7 @@ from devkit.facts.dependencies import (
     PackageRequirement,
     RequirementRole,
 )
-from devkit.render.container.packages import parse_constraint_hashes, render_constraints
+from devkit.render.container.packages import parse_constraint_hashes, read_requirement_sources, render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
@@ -248,6 +248,14 @@ def test_requirements_that_no_installer_reads_are_written_out_with_their_origin(
     written = ["rich>=13,==14.0 ; python_version < '3.13'", "lib @ git+https://example.org/lib@v1"]
     assert shlex.split(words.replace("\\\n", "")) == written
     assert "without the whole project: environment.yml:1" in dockerfile
+
+
+def test_a_list_that_windows_wrote_in_utf_16_is_resolved_as_uv_reads_it(tmp_path):
+    for path, text in (("requirements.txt", "rich>=13\n"), ("more/base.txt", "torch\n")):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-16")
+    texts = dict(read_requirement_sources(tmp_path, LIST).files)
+    assert texts == {"requirements.txt": "rich>=13\n", "more/base.txt": "torch\n"}
 
 
 def test_a_requirement_that_is_no_line_cannot_leave_its_word():

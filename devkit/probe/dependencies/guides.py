@@ -53,9 +53,18 @@ _ASIDE = re.compile(
     r"|mac ?os|apple|cpu|tpu|rocm|amd|npu|demo|gradio|faq|troubleshoot\w*|export|deploy\w*)\b"
 )
 """Headings of sections that not every reader follows."""
+_AND = re.compile(r"(?i) (?:/|&|and) |, ")
 ALL_EXTRAS = ("*",)
 _OF_TORCH = ("torch", "torchvision", "torchaudio")
 _PYTHON_OF_CONDA = re.compile(r"python={1,2}(3\.\d+)")
+_PYTHON_IN_PROSE = re.compile(
+    r"(?<![\w./#-])[Pp]ython(?:[ \t]+[Vv]ersion)?[ \t:`*]{0,4}(?P<oldest>(?:>=|≥)?)[ \t`]{0,2}(?P<first>3\.\d+)(?:\.\d+)?"
+    r"(?:[ \t]*(?:-|\u2013|to)[ \t]*3\.(?P<last>\d+))?"
+    r"(?P<more>[`*)]{0,3}(?:\+|,?[ \t]+(?:or|and)[ \t]+(?:newer|later|higher|above|up|greater)))?"
+)
+"""A Python in the words of a guide: `Python 3.10`, `Python version 3.10.8`, `Python >= 3.8`, `Python 3.8-3.10`, `Python 3.9+`."""
+_UNSUITED = re.compile(r"(?i)\b(?:not?|never|without|drop\w*|below|older|deprecat\w*|unsupported)\b|n't\b")
+_OF_NODE = re.compile(r"^[ \t]*(?:[$>] *)?(?:npm|yarn|pnpm) +(?:install|ci|i)\b", re.MULTILINE)
 _STEP = re.compile(r"(?i)(?:step *)?\d")
 _SETUP = re.compile(
     r"(?i)\b(?:install\w*|set-?up|setting up|environment|requirements|dependencies|get(?:ting)? started|quick ?start)\b"
@@ -325,7 +334,7 @@ def add_guide_packages(installed: InstallFiles, found: RequirementCollector, *, 
 
 
 def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
-    """Find the Python of the environment that a guide has its reader make; None for no such guide."""
+    """Find the Python of the environment that a guide has its reader make, else the one that it asks for; None for neither."""
     for path in _list_guides(files):
         for line, part, _ in _list_parts(files.read(path, "guide") or ""):
             installs = map(find_package_install, parse_shell_text((part["command"] or "").partition(" #")[0]))
@@ -335,7 +344,20 @@ def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
             of_conda = (found[1] for found in map(_PYTHON_OF_CONDA.match, words) if found)
             if python := part["python"] or next(of_conda, ""):
                 return PackageRequirement("python", f"=={python}.*", path, line)
+    for path in _list_guides(files):
+        lines = enumerate(_split_lines(files.read(path, "guide") or ""), 1)
+        found = ((line, _PYTHON_IN_PROSE.search(text)) for line, text in lines if not _UNSUITED.search(text))
+        for line, asked in ((line, asked) for line, asked in found if asked):
+            is_open = asked["oldest"] or asked["more"]
+            limit = f",<3.{int(asked['last']) + 1}" if asked["last"] else ""
+            specifier = f">={asked['first']}{limit}" if is_open or limit else f"=={asked['first']}.*"
+            return PackageRequirement("python", specifier, path, line)
     return None
+
+
+def has_node_steps(files: ProjectFiles) -> bool:
+    """Return whether a guide has its reader install packages of JavaScript."""
+    return any(_OF_NODE.search(files.read(path, "guide") or "") for path in _list_guides(files))
 
 
 def _list_guides(files: ProjectFiles) -> Iterator[str]:
@@ -362,7 +384,9 @@ def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
         if part["fence"]:
             is_code, is_aside = not is_code, is_section_aside
         elif heading := part["heading"] or part["html"]:
-            is_aside = bool(_ASIDE.search(heading)) or (is_code and is_section_aside)
+            # "Quick start / Demo" is for every reader.
+            whole = any(_SETUP.search(each) and not _ASIDE.search(each) for each in _AND.split(heading))
+            is_aside = (bool(_ASIDE.search(heading)) and not whole) or (is_code and is_section_aside)
             is_section_aside = is_section_aside if is_code else is_aside
             depth = part[0].count("#", 0, len(part[0]) - len(heading))
             if not is_code and not (depth > outer and _STEP.match(heading)):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name
@@ -32,6 +33,7 @@ from devkit.probe.dependencies.guides import (
     find_guide_python,
     find_install_files,
     find_own_extras,
+    has_node_steps,
     read_guides,
 )
 from devkit.probe.dependencies.local_builds import find_own_packages
@@ -73,7 +75,7 @@ from devkit.probe.dependencies.setup_py import SETUP_PY, read_setup_py
 from devkit.probe.documents import LineFinder, find_toml_line, get_object, get_objects, get_text
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
 from devkit.probe.project.files import DEPENDENCY_FILE_NAMES, MAX_FOLDERS, ProjectFiles
-from devkit.text import join_words
+from devkit.text import join_some, join_words
 
 PYTHON_VERSION = ".python-version"
 POETRY_LOCK = "poetry.lock"
@@ -113,6 +115,8 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         found.role = RequirementRole.PASSED_THROUGH
         read_list(main, found)
         because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
+        if others := _list_other_programs(main, files):
+            because += f"; {join_some(others)}: other programs with their own guides, which `devkit init FOLDER` plans"
         tool = tool if tool is PackageManager.CONDA else PackageManager.PIP
     if not lock:
         _take_own_packages(found)
@@ -186,6 +190,14 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         is_computed=found.is_computed,
         builds_itself=not is_no_package and ("build-system" in document or files.has(SETUP_PY)),
     )
+
+
+def _list_other_programs(main: str, files: ProjectFiles) -> list[str]:
+    """List the folders besides that of a list below the project's own that have programs and a guide to them."""
+    own, nested, _ = main.partition("/")
+    folders = [each for each in files.names(".") if nested and "." not in each and each != own][:MAX_FOLDERS]
+    inner = ((each, " ".join(files.names(each))) for each in folders)
+    return [each for each, names in inner if re.search(r"(?i)\breadme", names) and re.search(r"\.py\b", names)]
 
 
 def _choose_source(
@@ -285,6 +297,13 @@ def _name_unread_formats(
         found.add_unreadable(path, 1, NOT_READ[path])
     if "pixi" in get_object(document, "tool"):
         found.add_unreadable(PYPROJECT, LineFinder(content).find("[tool.pixi"), NOT_READ["pixi.toml"])
+    if found.needs and has_node_steps(found.files):
+        folders = ("", *(f"{name}/" for name in found.files.names(".") if "." not in name))
+        manifests = (
+            path for path in (f"{each}package.json" for each in folders[:MAX_FOLDERS]) if found.files.has(path)
+        )
+        for path in islice(manifests, 1):
+            found.exclude("packages of JavaScript", path, 1, "--apt nodejs --apt npm adds Debian's Node.js")
 
 
 def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) -> Iterator[TorchBuild]:

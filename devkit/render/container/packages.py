@@ -22,6 +22,7 @@ from devkit.facts.dependencies import (
     RequirementSources,
     Resolved,
 )
+from devkit.probe.host import decode_text
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.network import find_torch_index, may_need_login
@@ -372,7 +373,7 @@ def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSour
     """Read what the image's installer is given of a project. Raises DevkitError for a file outside it."""
     texts = ((path, read_file(root, path)) for path in (*found.lists, *found.included))
     needs = (need for need in found.needs if need.role is not RequirementRole.CONSTRAINT)
-    files = [(path, content.decode(errors="replace")) for path, content in texts if content is not None]
+    files = [(path, decode_text(content)) for path, content in texts if content is not None]
     name, lines = _build_written_list(found)
     bound = [(f"written/{name}", "\n".join(lines))] if name == _PYPROJECT else []
     return RequirementSources(
