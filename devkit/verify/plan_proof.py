@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -265,7 +265,8 @@ def list_reached_imports(root: Path, program: str) -> tuple[tuple[str, str, int]
 
     Returns: each with the file and line of its first import. Modules below `try` do not count; at most `MAX_FILES` files are read.
     """
-    roots = [(root / program).parent, root, root / "src"]
+    # A guide enters one of these folders, or the program itself adds it to the path.
+    roots = [*takewhile(root.__ne__, (root / program).parents), root, root / "src"]
     waiting, seen = [root / program], {root / program}
     found: dict[str, tuple[str, str, int]] = {}
     while waiting and len(seen) <= MAX_FILES:

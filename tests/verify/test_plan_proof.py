@@ -45,6 +45,9 @@ def test_imports_are_followed_through_the_project_and_not_below_try(tmp_path):
     )
     (tmp_path / "own/model.py").write_text("from . import train\nimport torch.nn as nn\n")
     assert list_reached_imports(tmp_path, "train.py") == (("numpy", "train.py", 1), ("torch", "own/model.py", 2))
+    (tmp_path / "own/data").mkdir()
+    (tmp_path / "own/data/seed.py").write_text("import model\n")
+    assert list_reached_imports(tmp_path, "own/data/seed.py")[-1] == ("torch", "own/model.py", 2)
 
 
 @pytest.mark.parametrize("name", ["link.py", "pipe.py", "large.py"])
