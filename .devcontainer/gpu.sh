@@ -15,16 +15,13 @@ case $info,$(ask docker version --format '{{json .Server}}') in
     *buildahVersion* | *?,*Podman*) engine=podman ;; # by its own name, by Docker's, or behind Docker's socket
 esac
 why='this dev container is planned for the CPU'
-wanted=${DEVKIT_GPU:-$(of_user DEVKIT_GPU)}
-if [ -n "$wanted" ]; then mode=$wanted why='as set'; fi
-case $mode in cpu) ;; *) why="DEVKIT_GPU=$mode is none of cpu" mode=cpu ;; esac
+case ${DEVKIT_GPU:=$(of_user DEVKIT_GPU)} in '') ;; cpu) mode=$DEVKIT_GPU why='as set' ;; *) why="DEVKIT_GPU=$DEVKIT_GPU is none of cpu" mode=cpu ;; esac
 echo "devkit: DEVKIT_GPU=$mode: $why"
 uid=$(id -u) gid=$(id -g) userns='' # the container's user has them, or those of the project's owner where root opens it
 if [ "$uid" -eq 0 ]; then uid=$(stat -c %u .. 2>/dev/null) gid=$(stat -c %g .. 2>/dev/null); fi
 # This host's folder of the hub, with its models and its token, if this user owns it: an engine would create a missing folder as root.
 hub=$(printf '%s' "${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}" | grep -Ex '/[A-Za-z0-9._/-]+')
-case $system,${HF_HUB_CACHE:-$hub/hub} in "Linux,$hub/hub" | "Darwin,$hub/hub") if [ ! -d "$hub" ] || [ -h "$hub/hub" ]; then hub=''; fi ;; *) hub='' ;; esac
-if [ -n "$(find "$hub" "$hub/hub" "$hub/xet" -prune ! -user "$uid" 2>/dev/null)" ]; then hub=''; fi
+case $system,${HF_HUB_CACHE:-$hub/hub} in "Linux,$hub/hub" | "Darwin,$hub/hub") if [ ! -d "$hub" ] || [ -h "$hub/hub" ] || [ -n "$(find "$hub" "$hub/hub" "$hub/xet" -prune ! -user "$uid" 2>/dev/null)" ]; then hub=''; fi ;; *) hub='' ;; esac
 if [ -n "$hub" ]; then case $(ask docker context inspect --format '{{.Endpoints.docker.Host}}') in ssh:* | tcp:* | http*) hub='' ;; esac; fi
 case $engine,$system,$info in # rootless Podman keeps this user's id, rootless Docker makes it root without root's powers
     podman,Linux,*name=rootless* | podman,Linux,*'"rootless":true'*) userns=keep-id ;; docker,Linux,*name=rootless*) uid=0 gid=0 ;;
@@ -33,6 +30,5 @@ esac
 write() { { [ ! -d "$1" ] && cat >"$1.$$" && mv -f "$1.$$" "$1"; } 2>/dev/null || { rm -f "$1.$$" && echo "devkit: could not write $1"; }; }
 { if [ -n "$users" ]; then printf '%s\n' "$users"; fi
     setting DEVKIT_PROJECT "devkit-$(pwd | tr -d '\n' | cksum | tr -d -c '0-9' | cut -c 1-6)"
-    setting DEVKIT_UID "$uid" && setting DEVKIT_GID "$gid" && setting DEVKIT_USERNS "$userns"
-    setting DEVKIT_HUB "$hub" && setting DEVKIT_HUB_TOKEN "${hub:+/opt/cache/huggingface/token}"
+    setting DEVKIT_UID "$uid" && setting DEVKIT_GID "$gid" && setting DEVKIT_USERNS "$userns" && setting DEVKIT_HUB "$hub" && setting DEVKIT_HUB_TOKEN "${hub:+/opt/cache/huggingface/token}"
 } | write .env

@@ -20,17 +20,14 @@ is_wsl() { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 has_cdi() { info_has '"nvidia\.com/gpu=all"' || { info_has "$1" && printf '%s\n' "$info" | sed -e 's|.*"CDISpecDirs":\["\([^]]*\)"\].*|\1|' -e t -e 's|.*| /etc/cdi /var/run/cdi|' | tr ',"' ' \n' | xargs grep -rqsF nvidia.com/gpu; }; }
 if [ "$engine" = none ]; then :
 elif [ "$engine" = desktop ]; then why='Docker Desktop has no NVIDIA GPU to pass on here'
-    gpus=$(case $system in MINGW* | MSYS* | CYGWIN*) ask nvidia-smi -L ;; *) is_wsl && echo yes ;; esac)
-    if [ -n "$gpus" ]; then mode=nvidia why='Docker Desktop passes on the NVIDIA GPU of Windows'; fi
+    if case $system in MINGW* | MSYS* | CYGWIN*) ask nvidia-smi -L ;; *) is_wsl && echo yes ;; esac | grep -q .; then mode=nvidia why='Docker Desktop passes on the NVIDIA GPU of Windows'; fi
 elif [ -z "$(ls -d /dev/nvidia[0-9]* /proc/driver/nvidia/gpus/* 2>/dev/null)" ] && ! is_wsl; then why='this host has no NVIDIA GPU'
 elif [ "$engine" = podman ]; then why='Podman needs a CDI specification (sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), and version 5.4 behind the socket of Docker'
     if has_cdi . && ! info_has '"ServerVersion":"([0-4]\.|5\.[0-3]\.)'; then mode=podman why='Podman, and a CDI specification of the NVIDIA GPUs'; fi
 elif info_has nvidia-container-runtime && [ -e "$(command -v nvidia-container-runtime-hook || printf '%s' "$info" | sed 's/.*"path":"\([^"]*nvidia-container-runtime\)".*/\1-hook/')" ]; then mode=nvidia why='the engine has the nvidia runtime'
 elif has_cdi '"ServerVersion":"(2[5-7]\.|28\.[01]\.).*"CDISpecDirs":\["'; then mode=cdi why='the engine has CDI devices for the NVIDIA GPUs'
 else why='the engine has neither the nvidia runtime with its hook nor CDI devices; devkit doctor says how to add them'; fi
-wanted=${DEVKIT_GPU:-$(of_user DEVKIT_GPU)}
-if [ -n "$wanted" ]; then mode=$wanted why='as set'; fi
-case $mode in cpu | nvidia | cdi | podman) ;; *) why="DEVKIT_GPU=$mode is none of cpu, nvidia, cdi, podman" mode=cpu ;; esac
+case ${DEVKIT_GPU:=$(of_user DEVKIT_GPU)} in '') ;; cpu | nvidia | cdi | podman) mode=$DEVKIT_GPU why='as set' ;; *) why="DEVKIT_GPU=$DEVKIT_GPU is none of cpu, nvidia, cdi, podman" mode=cpu ;; esac
 devices=$(printf '%s' "${DEVKIT_DEVICES:-$(of_user DEVKIT_DEVICES)}" | tr -d ' [:cntrl:]')
 chosen=${devices:+; DEVKIT_DEVICES=$devices} devices=${devices:-all} one='([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z-]+)'
 # An unknown name must not select every GPU of a shared host.
@@ -49,8 +46,7 @@ uid=$(id -u) gid=$(id -g) userns='' # the container's user has them, or those of
 if [ "$uid" -eq 0 ]; then uid=$(stat -c %u .. 2>/dev/null) gid=$(stat -c %g .. 2>/dev/null); fi
 # This host's folder of the hub, with its models and its token, if this user owns it: an engine would create a missing folder as root.
 hub=$(printf '%s' "${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}" | grep -Ex '/[A-Za-z0-9._/-]+')
-case $system,${HF_HUB_CACHE:-$hub/hub} in "Linux,$hub/hub" | "Darwin,$hub/hub") if [ ! -d "$hub" ] || [ -h "$hub/hub" ]; then hub=''; fi ;; *) hub='' ;; esac
-if [ -n "$(find "$hub" "$hub/hub" "$hub/xet" -prune ! -user "$uid" 2>/dev/null)" ]; then hub=''; fi
+case $system,${HF_HUB_CACHE:-$hub/hub} in "Linux,$hub/hub" | "Darwin,$hub/hub") if [ ! -d "$hub" ] || [ -h "$hub/hub" ] || [ -n "$(find "$hub" "$hub/hub" "$hub/xet" -prune ! -user "$uid" 2>/dev/null)" ]; then hub=''; fi ;; *) hub='' ;; esac
 if [ -n "$hub" ]; then case $(ask docker context inspect --format '{{.Endpoints.docker.Host}}') in ssh:* | tcp:* | http*) hub='' ;; esac; fi
 case $engine,$system,$info in # rootless Podman keeps this user's id, rootless Docker makes it root without root's powers
     podman,Linux,*name=rootless* | podman,Linux,*'"rootless":true'*) userns=keep-id ;; docker,Linux,*name=rootless*) uid=0 gid=0 ;;
@@ -60,6 +56,5 @@ write() { { [ ! -d "$1" ] && cat >"$1.$$" && mv -f "$1.$$" "$1"; } 2>/dev/null |
 if [ "$mode" = cpu ]; then rm -f gpu.local.yml && file=''; else overlay "$(case $mode in nvidia) ;; *) echo nvidia.com/gpu= ;; esac)" | write gpu.local.yml && file=gpu.local; fi
 { if [ -n "$users" ]; then printf '%s\n' "$users"; fi
     setting DEVKIT_GPU_FILE "$file" && setting DEVKIT_PROJECT "quickstart-$(pwd | tr -d '\n' | cksum | tr -d -c '0-9' | cut -c 1-6)"
-    setting DEVKIT_UID "$uid" && setting DEVKIT_GID "$gid" && setting DEVKIT_USERNS "$userns"
-    setting DEVKIT_HUB "$hub" && setting DEVKIT_HUB_TOKEN "${hub:+/opt/cache/huggingface/token}"
+    setting DEVKIT_UID "$uid" && setting DEVKIT_GID "$gid" && setting DEVKIT_USERNS "$userns" && setting DEVKIT_HUB "$hub" && setting DEVKIT_HUB_TOKEN "${hub:+/opt/cache/huggingface/token}"
 } | write .env
