@@ -284,9 +284,10 @@ class UvResolver:
             ),
             asked=tuple(sorted(self._may_ask)),
             wheels=tuple(
-                (canonicalize_name(each["name"]), url)
+                # uv takes a wheel for the machine before one for every machine.
+                (canonicalize_name(each["name"]), min(urls, key=lambda url: url.endswith("-any.whl")))
                 for each in packages
-                if (url := next((wheel["url"] for wheel in each.get("wheels", ()) if "url" in wheel), ""))
+                if (urls := [wheel["url"] for wheel in each.get("wheels", ()) if "url" in wheel])
             ),
             hashes=tuple(
                 (canonicalize_name(each["name"]), tuple(sorted(found)))

@@ -371,7 +371,8 @@ def test_what_the_project_asks_for_itself_is_not_there_for_torch_alone(tmp_path)
 
 def test_a_lock_of_uv_limits_each_platform_by_its_markers(tmp_path):
     text = f'{PROJECT}dependencies = ["torch"]\n'
-    found = read(tmp_path, {"pyproject.toml": text, "uv.lock": UV_LOCK})
+    unused = '\n[[package]]\nname = "of-another-extra"\nversion = "1"\n'
+    found = read(tmp_path, {"pyproject.toml": text, "uv.lock": f"{UV_LOCK}{unused}"})
     assert limits(found) == {
         "uv.lock:14": 'torch==2.13.0 ; sys_platform == "darwin"',
         "uv.lock:22": "torch==2.13.0+cu130 ; (python_full_version >= \"3.12\" and sys_platform == \"linux\") or "
@@ -630,6 +631,13 @@ def test_the_most_plausible_list_is_the_projects(tmp_path, files, installed, bec
     assert found.because == because
     assert found.available.requirements == others
     assert read_local_dependencies(str(tmp_path)) == found
+
+
+@pytest.mark.parametrize("path", ["requirements.txt", "below/requirements.txt"])
+def test_python_in_a_list_is_python_itself(tmp_path, path):
+    found = read(tmp_path, {path: "python >= 3.8\nrich\n"})
+    assert (asked(found), found.lists) == ({f"{path}:2": "rich"}, ()), "no index has it"
+    assert [(each.specifier, each.origin) for each in found.python] == [(">=3.8", f"{path}:1")]
 
 
 def test_a_list_of_one_program_among_several_names_the_others(tmp_path):

@@ -226,7 +226,7 @@ def find(folder, **files):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return find_system_packages(ProjectFiles(LocalHost(), str(folder)))
+    return find_system_packages(ProjectFiles(LocalHost(), str(folder)), ["server/requirements.txt"])
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,8 @@ def find(folder, **files):
         ),
         pytest.param("Dockerfile", "FROM x\n# RUN apt-get install sox\n", "", id="only a comment"),
         pytest.param("Dockerfile", "FROM x\nRUN apt-get install -y $PACKAGES ${MORE} sox\n", "sox", id="variables"),
+        pytest.param("server/Dockerfile", "FROM x\nRUN apt install sox\n", "sox", id="beside the list that counts"),
+        pytest.param("other/Dockerfile", "FROM x\nRUN apt install sox\n", "", id="of another program"),
         pytest.param("docker/cuda.Dockerfile", "FROM x\nRUN apt install sox\n", "sox", id="in a folder, by its end"),
         pytest.param(
             ".github/workflows/test.yml",

@@ -50,6 +50,10 @@ def index(tmp_path, monkeypatch):
         *(make_wheel(wheels, "transformers", version, requires=["hub<1"]) for version in ("4.0", "4.5")),
         *(make_wheel(wheels, "hub", version) for version in ("0.9", "2.4")),
         make_wheel(wheels, "compiled", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64"),
+        *(
+            make_wheel(wheels, "both", "1.0", tag=tag)
+            for tag in ("py2.py3-none-any", "py2.py3-none-manylinux_2_28_x86_64")
+        ),
         make_wheel(wheels, "pywin32", "306", tag="cp312-cp312-win_amd64"),
         make_wheel(wheels, "appkit", "1", tag="cp312-cp312-macosx_11_0_arm64"),
         make_source(wheels, "compiled", "1.0", requires="hub", marker=tmp_path / "ran"),
@@ -112,6 +116,10 @@ def test_a_changed_file_of_a_held_version_is_not_installed(index, tmp_path, monk
     done = subprocess.run([*install, tmp_path / "b"], check=False, capture_output=True, text=True)
     assert done.returncode != 0
     assert "Hash mismatch" in done.stderr
+
+
+def test_a_wheel_for_the_machine_goes_before_one_for_every_machine(index):
+    assert dict(resolve("both").wheels)["both"].endswith("-manylinux_2_28_x86_64.whl")
 
 
 def test_torch_stays_within_the_constraint(index):

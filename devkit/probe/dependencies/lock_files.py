@@ -164,9 +164,9 @@ def _list_needs(entries: object) -> tuple[LockedNeed, ...]:
 def select_installed(
     packages: tuple[LockedPackage, ...], *, extras: Collection[str], groups: Collection[str]
 ) -> tuple[LockedPackage, ...]:
-    """Select of several versions in a uv.lock those that these extras and groups install, with the markers for it.
+    """Select the packages of a uv.lock that these extras and groups install, of several versions with the markers for it.
 
-    A package with one version limits what else is installed, so it stays. So do all where the lock lacks the project.
+    All stay where the lock lacks the project.
     """
     by_name: dict[str, list[LockedPackage]] = {}
     for package in packages:
@@ -200,11 +200,8 @@ def select_installed(
                 for extra in need.extras:
                     waiting += package.optional.get(("extra", canonicalize_name(extra)), ())
     several = {id(package) for versions in by_name.values() if len(versions) > 1 for package in versions}
-    return tuple(
-        _with_markers(each, reached[id(each)]) if id(each) in several else each
-        for each in packages
-        if id(each) in reached or id(each) not in several
-    )
+    found = (each for each in packages if id(each) in reached)
+    return tuple(_with_markers(each, reached[id(each)]) if id(each) in several else each for each in found)
 
 
 def _with_markers(package: LockedPackage, markers: set[str]) -> LockedPackage:

@@ -114,6 +114,8 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     if main and main not in found.paths and not lock and not asks:
         found.role = RequirementRole.PASSED_THROUGH
         read_list(main, found)
+        if not found.is_whole:
+            found.generate_lists()
         because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
         if others := _list_other_programs(main, files):
             because += f"; {join_some(others)}: other programs with their own guides, which `devkit init FOLDER` plans"

@@ -170,6 +170,11 @@ class RequirementCollector:
         source = strip_login(url or found.url or "")
         name = canonicalize_name(found.name)
         specifier = str(found.specifier)
+        if name == PYTHON:
+            # `conda create --file` takes such a list, and no index has that package.
+            self.is_whole = False
+            self.add_python(specifier, path, line)
+            return
         if name == "torch" and not specifier and (wheel := _TORCH_WHEEL.search(source)):
             with suppress(InvalidSpecifier):
                 specifier = str(SpecifierSet(f"=={wheel[1].replace('%2B', '+').replace('%2b', '+')}"))

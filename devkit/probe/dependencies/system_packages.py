@@ -1,7 +1,7 @@
 """Debian packages that a project's Dockerfiles, CI workflows and guides install with apt."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from devkit.facts.dependencies import SystemPackage
 from devkit.probe.project.dockerfile import parse_instructions
@@ -17,9 +17,13 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
 """Source: https://www.debian.org/doc/debian-policy/ch-controlfields.html#source"""
 
 
-def find_system_packages(files: ProjectFiles) -> tuple[SystemPackage, ...]:
-    """Find what the project's files install with apt, each package once: by Dockerfiles, then by guides, then by CI."""
-    paths = [f"{folder}{name}" for folder in _FOLDERS for name in files.names(folder or ".")]
+def find_system_packages(files: ProjectFiles, beside: Iterable[str] = ()) -> tuple[SystemPackage, ...]:
+    """Find what the project's files install with apt, each package once: by Dockerfiles, then by guides, then by CI.
+
+    Dockerfiles in the folders of the files `beside` count as well.
+    """
+    folders = dict.fromkeys((*_FOLDERS, *(each[: each.rfind("/") + 1] for each in beside)))
+    paths = [f"{folder}{name}" for folder in folders for name in files.names(folder or ".")]
     kinds = (
         [path for path in paths if _DOCKERFILE.fullmatch(path.rpartition("/")[2])],
         [path for path in paths if "/" not in path and _GUIDE.fullmatch(path)],

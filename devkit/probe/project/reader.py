@@ -86,7 +86,7 @@ def read_dependencies(host: Host, *, project: str, choice: DependencyChoice = NO
     whole: dict[str, Any] = {
         "name": found.name or next((each.name for each in builds if each.path == "."), ""),
         "builds": builds,
-        "system": find_system_packages(files),
+        "system": find_system_packages(files, found.files),
         "submodules": modules,
         "missing_submodules": tuple(path for path in modules if not files.names(path)),
         "uses_lfs": "filter=lfs" in (files.read(".gitattributes", "attributes") or ""),
