@@ -39,16 +39,8 @@ GPU = (*NO_TOOLKIT, HOOK)
 WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1", HOOK)
 SPEC = "etc/cdi/nvidia.yaml"
 MOVED = (
-    "/dev/",
-    "/proc/driver",
-    "/usr/lib/wsl",
-    "/etc/cdi",
-    "/etc/nv_tegra_release",
-    "/etc/nvidia-container-runtime",
-    "/var/run/cdi",
-    "/usr/bin",
-    "/usr/local/bin",
-    "/tmp/.X11-unix",
+    *("/dev/", "/proc/driver", "/usr/lib/wsl", "/etc/cdi", "/etc/nv_tegra_release", "/etc/nvidia-container-runtime"),
+    *("/var/run/cdi", "/usr/bin", "/usr/local/bin", "/tmp/.X11-unix"),
 )
 """Where the script looks on a host."""
 

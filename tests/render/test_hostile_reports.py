@@ -24,19 +24,9 @@ from tests.doctor.running import nothing
 
 HARMLESS = "harmless"
 FRAGMENTS = ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", '" onload="alert(1)', "--><!--", "</details>")
-FRAGMENTS += (
-    "&lt;",
-    "&#x3c;",
-    "javascript:alert(1)",
-    "![a](http://x)",
-    "[a](javascript:b)",
-    "| a |",
-    "# a",
-    "- a",
-    "1. a",
-)
+FRAGMENTS += ("&lt;", "&#x3c;", "javascript:alert(1)", "![a](http://x)", "[a](javascript:b)", "| a |", "# a", "- a")
 FRAGMENTS += ("+ a", "===", "```", "~~~", "> a", "\x1b]0;a\x07", "\x9b2J", "\u202e", "\r\n", "\0", "`", "*", "_", "\\")
-FRAGMENTS += ("@a", "#1", "{{ 7 }}", "$(a)", "a", " ", "\ud83d", "é")
+FRAGMENTS += ("1. a", "@a", "#1", "{{ 7 }}", "$(a)", "a", " ", "\ud83d", "é")
 texts = st.one_of(
     st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=5).map("".join), st.text(min_size=1, max_size=30)
 )

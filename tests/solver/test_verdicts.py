@@ -62,20 +62,8 @@ def test_the_table_covers_what_it_promises():
     assert len({case["id"] for case in CASES}) == len(CASES)
     generations = ["Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Rubin"]
     assert [name for name in (*generations, "Jetson", "WSL", "ROCm", "MIG") if name not in text] == []
-    assert {case["verdict"] for case in CASES} >= {
-        "A1",
-        "A5",
-        "B1",
-        "F1",
-        "G1",
-        "I1",
-        "I2",
-        "P1",
-        "P2",
-        "R1",
-        "R4",
-        "R5",
-    }
+    rules = ["A1", "A5", "B1", "F1", "G1", "I1", "I2", "P1", "P2", "R1", "R4", "R5"]
+    assert {case["verdict"] for case in CASES} >= {*rules}
 
 
 def test_every_row_names_its_source():
