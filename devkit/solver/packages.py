@@ -124,10 +124,13 @@ def find_pin_warnings(problem: Problem) -> Iterator[str]:
             yield f"{name}=={version} is not in the tables: used unchanged, not checked"
 
 
-def find_limits(versions: Mapping[str, str], environment: Environment, problem: Problem) -> Iterator[tuple[str, str]]:
+def find_limits(
+    versions: Mapping[str, str], environment: Environment, problem: Problem, *, keeps_others: bool = False
+) -> Iterator[tuple[str, str]]:
     """Find what the tables know against a resolution and no metadata says: a requirement that avoids it, and why.
 
-    These are what torch's wheel demands, what packages check at run time, and a bitsandbytes with code for the GPUs.
+    These are what torch's wheel demands, what packages check at run time, and a bitsandbytes with code for the GPUs. Where
+    what a package checks `keeps_others` as they are, it has to be an older one.
     """
     release = environment.candidate.release
     for line in release.requires:
@@ -140,8 +143,11 @@ def find_limits(versions: Mapping[str, str], environment: Environment, problem: 
             known = {**versions, "torch": str(release.version)}
             if name in known and not satisfies(known[name], specifier):
                 # torch is chosen by then, so the other package has to be an older one.
-                limit = f"{floor.name}<{_find_first_beyond(floor, known, problem)}" if name == "torch" else line
-                yield limit, _describe_demand(f"{floor.name} {versions[floor.name]}", line, known)
+                older = f"{floor.name}<{_find_first_beyond(floor, name, known, problem)}"
+                yield (
+                    older if keeps_others or name == "torch" else line,
+                    _describe_demand(f"{floor.name} {versions[floor.name]}", line, known),
+                )
     rows = problem.tables.stack.bitsandbytes
     unfit = {row.version: row for row in rows if not _is_bitsandbytes_fit(row, environment, problem)}
     row = unfit.get(versions.get(BITSANDBYTES, ""))
@@ -169,13 +175,13 @@ def _find_newest_floors(versions: Mapping[str, str], problem: Problem) -> Iterat
             yield newest
 
 
-def _find_first_beyond(floor: RuntimeRequirement, versions: Mapping[str, str], problem: Problem) -> Release:
-    """Find the oldest version from which on, up to that of `floor`, a package demands another torch."""
+def _find_first_beyond(floor: RuntimeRequirement, other: str, versions: Mapping[str, str], problem: Problem) -> Release:
+    """Find the oldest version from which on, up to that of `floor`, a package demands a different version of another."""
     rows = [row for row in problem.tables.stack.floors if row.name == floor.name and row.version <= floor.version]
     first = floor.version
     for row in sorted(rows, key=lambda row: row.version, reverse=True):
         demands = (split_requirement(line) for line in row.requires)
-        if all(satisfies(versions["torch"], specifier) for name, specifier in demands if name == "torch"):
+        if all(satisfies(versions[other], specifier) for name, specifier in demands if name == other):
             break
         first = row.version
     return first

@@ -568,11 +568,17 @@ class _Search:
         request = add_project_constraints(self._constrain(python=plan.python), self.dependencies, python=plan.python)
         problem = build_problem(request, self._tables)
         environment = evaluate_candidate(find_candidate(problem, settled), problem).environment
-        avoided = dict(find_limits(dict(found.packages), environment, problem))
-        if avoided:
-            better = self._resolve_within(f"torch=={torch}", settled, [*requirements, *avoided], resolve)
+        avoided: dict[str, str] = {}
+        for keeps_others in (False, True):
+            # The project may hold the version that a package would need another of: then that package is an older one.
+            tried = dict(find_limits(versions, environment, problem, keeps_others=keeps_others))
+            if tried == avoided:
+                break
+            avoided = avoided or tried
+            better = self._resolve_within(f"torch=={torch}", settled, [*requirements, *tried], resolve)
             if isinstance(better, Resolved):
-                return self.finish(settled, better, self._hold(better, (*limits, *avoided)))
+                return self.finish(settled, better, self._hold(better, (*limits, *tried)))
+        if avoided:
             settled = replace(settled, warnings=(*settled.warnings, *avoided.values()))
         return self.finish(settled, found, self._hold(found, limits))
 

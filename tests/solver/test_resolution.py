@@ -264,6 +264,15 @@ def test_transformers_needs_at_run_time_what_its_metadata_does_not_say():
     assert found.limits == ("peft>=0.20.0", "peft==0.21.2", "transformers==5.23.0")
 
 
+def test_a_package_is_older_where_the_project_holds_what_it_would_need_another_version_of():
+    uv = Uv(
+        resolved("transformers==5.23.0", "peft==0.15.0"), CONFLICT, resolved("transformers==4.57.6", "peft==0.15.0")
+    )
+    found = plan(project("transformers", "peft==0.15.0"), uv)
+    assert (found.limits[0], found.versions["transformers"]) == ("transformers<5.0.0", "4.57.6")
+    assert not any("runs only with" in each for each in found.warnings)
+
+
 @pytest.mark.parametrize(("torch", "limit"), [("2.0.1", "4.52.1"), ("2.3.1", "5.1.0"), ("2.5.1", "5.20.0")])
 def test_transformers_is_old_enough_for_the_torch_whose_older_releases_it_ignores(torch, limit):
     def answer(request):
@@ -292,6 +301,8 @@ def test_a_package_that_imports_what_torchvision_removed_gets_an_older_torch(mac
     """Real-ESRGAN issue 777: basicsr has no upper bound, and ends at its import with torchvision 0.17 and newer."""
 
     def answer(request):
+        if "basicsr<1.0.0" in request.requirements:
+            return CONFLICT  # the index has none
         if "torchvision<0.17" not in request.constraints + request.requirements:
             return resolved("basicsr==1.4.2", "torch==2.14.1", "torchvision==0.28.0")
         runs_old_torch = any(line.startswith("torch>=2.0") for line in request.constraints)
