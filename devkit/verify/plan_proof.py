@@ -272,14 +272,14 @@ def list_reached_imports(root: Path, program: str) -> tuple[tuple[str, str, int]
     while waiting and len(seen) <= MAX_FILES:
         path = waiting.pop(0)
         text = read_within(root, path)
+        dotted = [(names, each) for names in _list_dotted(text, path, root) for each in roots]
+        reached = [(names[0], file) for names, each in dotted for file in _find_files(each, names)]
+        own = {name for name, _ in reached}
         for module, line in list_imports(text, is_top_only=True):
-            if module not in sys.stdlib_module_names and not any(_find_files(each, [module]) for each in roots):
+            if module not in own and module not in sys.stdlib_module_names:
                 found.setdefault(module, (module, path.relative_to(root).as_posix(), line))
-        reached = [
-            file for names in _list_dotted(text, path, root) for each in roots for file in _find_files(each, names)
-        ]
-        waiting += [file for file in dict.fromkeys(reached) if file not in seen]
-        seen.update(reached)
+        waiting += [file for _, file in dict.fromkeys(reached) if file not in seen]
+        seen.update(file for _, file in reached)
     return tuple(found.values())
 
 
@@ -305,7 +305,7 @@ def _find_files(root: Path, names: list[str]) -> list[Path]:
         place = root.joinpath(*names[:count])
         files = [each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()]
         found += files[:1]
-        if not files and not (place.is_dir() and any(place.glob("*.py"))):
+        if not files and not place.is_dir():
             break
     return found
 

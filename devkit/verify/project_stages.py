@@ -37,7 +37,9 @@ _NO_PACKAGE = re.compile(
 )
 _README_COMMAND = re.compile(
     r"^\s*(?:[$>] *)?(?:\w+=\S+ +)*(?:(?:uv|poetry) +run +)?"
-    r"(?:python3?|(?:accelerate +launch|torchrun|deepspeed)(?: +-\S+(?: +\d+)?)*) +(?:-m +(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py))(?!\S)",
+    r"(?:(?:python3? +-m +)?(?:uvicorn|streamlit +run) +(?P<served>[\w./]+)"
+    r"|(?:python3?|(?:accelerate +launch|torchrun|deepspeed)(?: +-\S+(?: +\d+)?)*) +"
+    r"(?:-m +(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py))(?!\S))",
     re.MULTILINE,
 )
 _PARSES_ARGUMENTS = re.compile(
@@ -281,30 +283,32 @@ def prove_command(
 def find_help_commands(folder: Path, scripts: tuple[str, ...]) -> Iterator[str]:
     """Yield the first program of README that prints help, and the first console script, each with --help."""
     for words, path in find_programs(folder):
-        if _PARSES_ARGUMENTS.search(read_within(folder, folder / path)):
+        if words and _PARSES_ARGUMENTS.search(read_within(folder, folder / path)):
             yield f"python {words} --help"
             break
     yield from (f"{shlex.quote(script)} --help" for script in scripts[:1])
 
 
 def find_programs(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the programs of the project that README runs, in its order: what Python is given, and the file."""
+    """Yield the programs of the project that README runs, in its order: what Python is given, "" for a server's, and the file."""
     name = "[Rr][Ee][Aa][Dd][Mm][Ee]*"
     readmes = sorted(path for path in folder.glob(name) if path.is_file())
     below = [] if readmes else list(islice(folder.glob(f"*/{name}"), 2))
     for readme in readmes[:1] or below[: len(below) == 1]:
         for match in _README_COMMAND.finditer(read_within(folder, readme)):
-            name = match["file"] or match["module"].replace(".", "/") + ".py"
+            served = (match["served"] or "").removesuffix(".py").replace(".", "/")
+            name = match["file"] or f"{served or match['module'].replace('.', '/')}.py"
+            words = "" if served else match["file"] or f"-m {match['module']}"
             path = (folder / name).resolve()
             if path.is_relative_to(folder.resolve()) and path.is_file():
-                yield match["file"] or f"-m {match['module']}", path.relative_to(folder.resolve()).as_posix()
-            elif match["file"] and ".." not in name:
+                yield words, path.relative_to(folder.resolve()).as_posix()
+            elif (match["file"] or served) and ".." not in name:
                 # The guide runs it in a folder of the project, mostly after a `cd` that it says in words.
                 inner = [
                     each.relative_to(folder).as_posix()
                     for each in folder.glob(f"*/{name.removeprefix('./').lstrip('/')}")
                 ]
-                yield from ((each, each) for each in inner[:1] if len(inner) == 1)
+                yield from ((words and each, each) for each in inner[:1] if len(inner) == 1)
 
 
 def _judge_command(done: CompletedCommand, project: ProjectEnvironment, timeout_s: float) -> str:

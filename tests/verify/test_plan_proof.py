@@ -38,6 +38,22 @@ def test_the_program_is_the_users_or_the_first_of_the_guide(tmp_path, command, c
     assert choose_program(project(tmp_path, *files, readme="python train.py"), command) == chosen
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "uvicorn app.main:app --reload",
+        "python -m uvicorn app.main:app",
+        "streamlit run app/main.py",
+        "$ uvicorn app.main:x",
+    ],
+)
+def test_a_server_that_the_guide_starts_is_read_and_not_run(tmp_path, line):
+    assert choose_program(project(tmp_path, "app/main.py", readme=line), "") == ([], "app/main.py")
+    (tmp_path / "backend").mkdir()
+    (tmp_path / "app").rename(tmp_path / "backend/app")
+    assert choose_program(tmp_path, "") == ([], "backend/app/main.py")
+
+
 def test_imports_are_followed_through_the_project_and_not_below_try(tmp_path):
     project(tmp_path, "train.py", "own/__init__.py", "own/model.py")
     (tmp_path / "train.py").write_text(
@@ -48,6 +64,13 @@ def test_imports_are_followed_through_the_project_and_not_below_try(tmp_path):
     (tmp_path / "own/data").mkdir()
     (tmp_path / "own/data/seed.py").write_text("import model\n")
     assert list_reached_imports(tmp_path, "own/data/seed.py")[-1] == ("torch", "own/model.py", 2)
+
+
+def test_a_folder_without_init_is_a_package_of_the_project(tmp_path):
+    project(tmp_path, "app/api/routes.py", "main.py")
+    (tmp_path / "main.py").write_text("from app.api import routes\n")
+    (tmp_path / "app/api/routes.py").write_text("import numpy\n")
+    assert list_reached_imports(tmp_path, "main.py") == (("numpy", "app/api/routes.py", 1),)
 
 
 @pytest.mark.parametrize("name", ["link.py", "pipe.py", "large.py"])
