@@ -66,6 +66,7 @@ def _prepare(
     from devkit.compat.version_tables import load_tables
     from devkit.solver.resolution import plan_project
 
+    asked = request.as_of
     request = date_request(request, dependencies, root)
     sources = RequirementSources()
     if dependencies.lists or dependencies.needs:
@@ -81,11 +82,13 @@ def _prepare(
         request.image,
         request.features,
     )
-    wanted += (request.as_of,) if request.as_of else ()
-    wanted += ("no_hold",) if request.no_hold else ()
-    digest = sha256(repr(wanted).encode()).hexdigest()
+
+    def sign(day: str) -> str:
+        more = (*((day,) if day else ()), *(("no_hold",) if request.no_hold else ()))
+        return sha256(repr((*wanted, *more)).encode()).hexdigest()
+
     locked = _read_locked_plan(root)
-    is_same = bool(locked and locked.resolved_from == digest)
+    is_same = bool(locked and locked.resolved_from == sign(request.as_of))
     recorded = locked if is_same else None
     resolve: Resolve | Unknown
     if no_resolve:
@@ -104,7 +107,10 @@ def _prepare(
             request, dependencies, load_tables(), resolve, recorded=recorded, wants_nearest=wants_nearest
         )
         is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
-        return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
+        if not (isinstance(answer, Plan) and is_resolved):
+            return answer
+        # Where nothing of the day fits, devkit.toml keeps none.
+        return replace(answer, resolved_from=sign(answer.as_of or asked))
 
     return plan
 

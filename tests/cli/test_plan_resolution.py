@@ -360,20 +360,36 @@ def dated_index():
     server.server_close()
 
 
+OLD = ("--driver", "570.124.06", "--gpu", "RTX 4090", "--torch", "2.0.1", "--yes")
+
+
+def commit_in_2023(folder: Path, index: str) -> dict[str, str]:
+    """Commit the project of a folder as of 2023; returns the variables of an index that has its packages' days."""
+    day = {"GIT_COMMITTER_DATE": "2023-06-01T12:00:00Z", "GIT_AUTHOR_DATE": "2023-06-01T12:00:00Z"}
+    git = ("git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True, env=os.environ | day)
+    return {"UV_OFFLINE": "0", "UV_CACHE_DIR": str(folder / "cache"), "UV_DEFAULT_INDEX": index}
+
+
+@pytest.mark.skipif(find_uv() is None, reason="uv is not installed")
+def test_where_nothing_of_the_day_fits_the_newest_is_up_to_date_at_once(tmp_path, dated_index):
+    (tmp_path / "requirements.txt").write_text("demo>=2\n")
+    environment = commit_in_2023(tmp_path, dated_index)
+    done = run_devkit("init", ".", *OLD, cwd=tmp_path, **environment)
+    assert "no plan fits those released by 2023-06-01" in " ".join(done.stdout.split())
+    done = run_devkit("update", ".", "--check", cwd=tmp_path, **environment)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.skipif(find_uv() is None, reason="uv is not installed")
 def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_otherwise(tmp_path, dated_index):
     (tmp_path / "requirements.txt").write_text("demo\n")
     (tmp_path / "run.py").write_text("import late\n")
     # Later than the code, it does not cost the project its day.
     (tmp_path / "README.md").write_text("pip install late==2.0\n")
-    day = {"GIT_COMMITTER_DATE": "2023-06-01T12:00:00Z", "GIT_AUTHOR_DATE": "2023-06-01T12:00:00Z"}
-    git = ("git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
-        subprocess.run([*git, *words], check=True, env=os.environ | day)
-    environment = {"UV_OFFLINE": "0", "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_DEFAULT_INDEX": dated_index}
-    flags = ("--driver", "570.124.06", "--gpu", "RTX 4090", "--torch", "2.0.1", "--yes")
-
-    done = run_devkit("init", ".", *flags, cwd=tmp_path, **environment)
+    environment = commit_in_2023(tmp_path, dated_index)
+    done = run_devkit("init", ".", *OLD, cwd=tmp_path, **environment)
     assert done.returncode == 0, done.stderr
     assert "as of 2023-06-01: packages released by then" in " ".join(done.stdout.split())
     assert 'as_of = "2023-06-01"' in (tmp_path / "devkit.toml").read_text()
