@@ -56,7 +56,7 @@ CONSTRAINTS = "constraints"
 """The group of what a constraints file says: it limits a package that something else needs."""
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_LABELLED_BOUND = re.compile(r"((?:[<>~]=|[<>])\s*[\w.!]+)\+[\w.]+")
+_LABELED_BOUND = re.compile(r"((?:[<>~]=|[<>])\s*[\w.!]+)\+[\w.]+")
 _PLACEHOLDER = re.compile(r"\s*==\s*0\.0[\w.]*")
 OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
 _PER_REQUIREMENT = re.compile(r"(?<!\s)\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
@@ -370,7 +370,7 @@ def name_as_on_index(requirement: str) -> str:
 
     The label of a build, which pip has long ignored in a bound, is left out: `torch>=2.6.0+cu126`.
     """
-    requirement = _LABELLED_BOUND.sub(r"\1", requirement)
+    requirement = _LABELED_BOUND.sub(r"\1", requirement)
     named = _NAME.match(requirement)
     names = {row.name: row.distribution for row in load_tables().imports.misnamed}
     if named is None or named[0].lower() not in names:
