@@ -117,8 +117,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         if not found.is_whole:
             found.generate_lists()
         because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
-        if others := _list_other_programs(main, files):
-            because += f"; {join_some(others)}: other programs with their own guides, which `devkit init FOLDER` plans"
+        because += _name_other_programs(main, files)
         tool = tool if tool is PackageManager.CONDA else PackageManager.PIP
     if not lock:
         _take_own_packages(found)
@@ -194,12 +193,14 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     )
 
 
-def _list_other_programs(main: str, files: ProjectFiles) -> list[str]:
-    """List the folders besides that of a list below the project's own that have programs and a guide to them."""
+def _name_other_programs(main: str, files: ProjectFiles) -> str:
+    """Name the folders besides that of a list below the project's own that have programs and a guide to them; "" for none."""
     own, nested, _ = main.partition("/")
     folders = [each for each in files.names(".") if nested and "." not in each and each != own][:MAX_FOLDERS]
     inner = ((each, " ".join(files.names(each))) for each in folders)
-    return [each for each, names in inner if re.search(r"(?i)\breadme", names) and re.search(r"\.py\b", names)]
+    others = [each for each, names in inner if re.search(r"(?i)\breadme", names) and re.search(r"\.py\b", names)]
+    says = "other programs with their own guides, which `devkit init FOLDER` plans"
+    return f"; {join_some(others)}: {says}" if others else ""
 
 
 def _choose_source(
