@@ -1,5 +1,6 @@
 """How sure a plan is: what was resolved, what is built from source, and whether the wheels hold what programs import."""
 
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +55,7 @@ def _list_sources(found: Resolved, wheels: set[str]) -> list[str]:
 
 def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> list[str]:
     """List the imports that no resolved wheel provides, or say that there are none, or that this was not checked."""
-    from devkit.probe.dependencies.imports import find_unprovided_imports, read_programs
+    from devkit.probe.dependencies.imports import find_unprovided_imports, parse_program, read_programs
     from devkit.probe.host import LocalHost
     from devkit.probe.project.files import ProjectFiles
     from devkit.probe.wheel_files import list_wheel_modules
@@ -70,10 +71,13 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
     provided = {name.replace("-", "_") for name in (*unread, *TORCH_FAMILY)} | {*_OF_TORCH}
     provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
     provided = provided.union(*modules.values())
-    if not any(read_programs(files, is_library=True)):
+    programs = list(read_programs(files, is_library=True))
+    if not programs:
         return []
     missing = [f"{name} ({path}:{line})" for name, path, line in find_unprovided_imports(files, provided)]
     doubt = f", {len(unread)} packages not read" if unread else ""
+    if unparsed := [path for path, text in programs if parse_program(text) is None]:
+        doubt += f", Python {'.'.join(map(str, sys.version_info[:2]))} cannot parse {join_some(unparsed)}"
     if missing:
         return [f"{format_count(len(missing), 'import')} not found: {join_some(missing)}{doubt}"]
     return [f"every import of its programs is provided{doubt}"]

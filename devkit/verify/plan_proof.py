@@ -25,7 +25,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import TORCH_FAMILY, Dependencies, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe.dependencies.imports import MAX_FILES, list_imports
+from devkit.probe.dependencies.imports import MAX_FILES, list_imports, parse_program
 from devkit.probe.uv_resolver import UNBUILT, UNREACHABLE, build_uv_environment, find_uv, find_uv_cache
 from devkit.reading import read_within
 from devkit.solver.plan import Plan
@@ -285,11 +285,8 @@ def list_reached_imports(root: Path, program: str) -> tuple[tuple[str, str, int]
 
 def _list_dotted(text: str, path: Path, root: Path) -> Iterator[list[str]]:
     """List the dotted names that a file imports at once, relative ones from the project's folder."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    for node in body:
+    tree = parse_program(text)
+    for node in tree.body if tree else ():
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +81,9 @@ def test_what_a_lock_of_the_projects_own_tool_holds_is_proved_too(project):
     lock = {"default": {name: {"version": version} for name, version in held.items()}, "develop": {}}
     (project / "Pipfile.lock").write_text(json.dumps(lock))
     assert prove(project, "--dry-run")[0] == "resolved; every import of its programs is provided"
+    (project / "old.py").write_text("print 'a program for Python 2'\n")
+    assert re.search(r"programs is provided, Python 3\.\d+ cannot parse old\.py$", prove(project, "--dry-run")[0])
+    (project / "old.py").unlink()
     assert prove(project, "--prove", "--dry-run")[0].startswith("proved: imports and first command run")
 
 

@@ -134,13 +134,18 @@ def convert_notebook(text: str) -> str:
     return _OF_JUPYTER.sub(r"\1pass  # \2", "\n".join(each for each in sources if not each.startswith("%%")))
 
 
-def list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:
-    """List the modules that a file imports, with their lines; nothing for a file that is not Python."""
+def parse_program(text: str) -> ast.Module | None:
+    """Parse a file; None for one that is not Python of this release, such as syntax of a newer one."""
     try:
-        tree = ast.parse(text)
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    waiting: list[ast.AST] = list(tree.body)
+        return None
+
+
+def list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:
+    """List the modules that a file imports, with their lines; nothing for a file that cannot be parsed."""
+    tree = parse_program(text)
+    waiting: list[ast.AST] = list(tree.body) if tree else []
     while waiting:
         node = waiting.pop(0)
         if isinstance(node, ast.Import | ast.ImportFrom):
