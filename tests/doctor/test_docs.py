@@ -60,7 +60,7 @@ def test_every_page_is_in_the_navigation_once():
                 collect(each)
 
     collect(load_generator().on_config(SimpleNamespace()).nav)
-    pages = {path for path in PAGES if path.endswith(".md")}
+    pages = {path for path in PAGES if path.endswith(".md")} - {"glossary.md"}  # the words of the code
     one_each = {path for path in pages if not path.startswith("checks/")} | {"checks/README.md"}
     assert sorted(listed) == sorted(one_each)
 
