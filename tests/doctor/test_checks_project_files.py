@@ -38,6 +38,14 @@ def optional(**changes):
     return files_of(dev=dev(hostRequirements={"gpu": "optional"}, **changes), image=IMAGE)
 
 
+def copying(line):
+    return files_of(dev=dev(), image=f"FROM x\n{line}")
+
+
+def using(feature):
+    return files_of(dev=dev(features={feature: {}}), image=IMAGE)
+
+
 OF_COMPOSE = ("gpus", "runtime", "shm_size", "environment", "deploy")
 
 VERDICTS = [
@@ -49,6 +57,20 @@ VERDICTS = [
     ("PRJ001", files_of(dev=dev()), "error", "no Dockerfile where one is named"),
     ("PRJ001", PAIR | {"pyproject.toml": "a = ["}, "warning: pyproject.toml:1", "broken TOML"),
     ("PRJ001", {"README.md": "x"}, "skipped", "no such files"),
+    ("PRJ001", copying("COPY no /x"), "warning: .devcontainer/Dockerfile names .devcontainer/no", "no source to copy"),
+    ("PRJ001", copying('COPY ["a b", "/x"]') | {".devcontainer/a b": ""}, "passed", "a source with a blank"),
+    ("PRJ001", copying("COPY no* <<X https://a/b ./ /x"), "passed", "sources that no file names"),
+    ("PRJ001", {"Dockerfile": "FROM x\nCOPY no /x"}, "passed", "a Dockerfile that nothing builds"),
+    ("PRJ001", using("./mine"), "warning: .devcontainer/mine/devcontainer-feature.json", "a feature that is not there"),
+    ("PRJ001", using("./mine") | {".devcontainer/mine/devcontainer-feature.json": "{}"}, "passed", "one that is"),
+    *(
+        ("PRJ009", using(each), "warning: cannot resolve", f"a feature by {each}")
+        for each in ("../mine", "mine", "a/b")
+    ),
+    *(
+        ("PRJ009", using(each), "passed", f"a feature by {each}")
+        for each in ("./mine", "ghcr.io/a/b/c:1", "http://a/b.tgz")
+    ),
     ("PRJ008", requiring(gpu=True), "passed", "true"),
     ("PRJ008", requiring(gpu=False), "passed", "false"),
     ("PRJ008", requiring(gpu="optional"), "passed", "optional"),

@@ -133,7 +133,7 @@ def _dockerfiles(
         absolute = path if path.startswith(("/", "..")) else files.absolute(path)
         text = files.read(absolute, "Dockerfile", named_by=named_by, line=line)
         if text is not None:
-            taken = partial(find_secret_files, files=files, context=context, dockerfile=path)
+            taken = partial(find_secret_files, files=files, context=context, dockerfile=path, is_named=bool(named_by))
             try:
                 found.append(parse_dockerfile(text, path=path, arguments=arguments, secret_files=taken))
             except InvalidDocument as error:

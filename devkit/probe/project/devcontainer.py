@@ -88,6 +88,10 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
     )
     run_mounts = (parse_mount(one.value, files, path=path, line=one.line) for one in options if one.name in _MOUNTS)
     mounts = (*(parse_mount_node(node, files) for node in root.at("mounts").items), *run_mounts)
+    for name, node in root.at("features").fields.items():
+        folder = files.within(name, beside=path) if name.startswith("./") else None
+        if folder is not None:
+            files.expect(f"{folder}/devcontainer-feature.json", "feature", named_by=path, line=node.line)
     return DevContainer(
         path=path,
         image=Setting("image", redact_tokens(image.text), image.file, image.line) if image.is_scalar else None,

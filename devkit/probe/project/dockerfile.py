@@ -1,6 +1,7 @@
 """Dockerfiles: stages, what instructions mean for GPUs, users and secrets, and the secrets in the build context."""
 
 import fnmatch
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,12 +25,14 @@ _HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]{0,1000}))?\}|(\w+))")
 _COPY_FROM = re.compile(r"--from=(\S+)")
 _FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
+_UNCERTAIN = re.compile(r"[*?\[<@]|://")
+"""In a source that is a pattern, a here-document, or an address."""
 _LONGEST = 160
 MAX_EXPANDED_CHARACTERS = 1 << 20
 """Of all variables in a file together: each may hold the one before it twice."""
 _ROOT = ("", "root", "0")
-FindSecretFiles = Callable[[str], tuple[str, ...]]
-"""Tells which files with secrets a COPY source takes in."""
+FindSecretFiles = Callable[[str, int], tuple[str, ...]]
+"""Tells which files with secrets a COPY source takes in, given the line of the instruction."""
 
 _LABEL = re.compile(
     r"""((?<!\S)"(?:[^"\\]|\\.)*"|(?<!\S)'[^']*'|(?<![^\s="'])[^\s="']+)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s\\])*)"""
@@ -157,14 +160,18 @@ class _StageReader:
 
     def _copy(self, instruction: Instruction) -> None:
         flags = _FLAG.match(instruction.text)
-        words = _FLAG.sub("", instruction.text).strip('[]"').replace('", "', " ").replace('","', " ").split()
+        text = _FLAG.sub("", instruction.text).strip()
+        try:
+            words = [str(each) for each in json.loads(text)] if text.startswith("[") else text.split()
+        except ValueError:
+            words = text.split()
         if flags and "--chown" in flags[0] and words:
             self._add("folders", words[-1].rstrip("/"))
         if flags and (named := _COPY_FROM.search(flags[0])):
             self._add("copied_from", self._expansion.expand(named[1], self._arguments))
             return
         for source in words[:-1]:
-            for name in self._secret_files(self._expansion.expand(source, self._arguments)):
+            for name in self._secret_files(self._expansion.expand(source, self._arguments), instruction.line):
                 self._add("secret_files", Setting(instruction.keyword, name, self._path, instruction.line))
 
     def _run(self, instruction: Instruction) -> None:
@@ -190,14 +197,19 @@ class _StageReader:
             self._add("tokens_in_commands", Setting("RUN", _excerpt(text), path, line))
 
 
-def find_secret_files(source: str, *, files: ProjectFiles, context: str, dockerfile: str) -> tuple[str, ...]:
+def find_secret_files(
+    source: str, line: int, *, files: ProjectFiles, context: str, dockerfile: str, is_named: bool
+) -> tuple[str, ...]:
     """Find files with secrets that `COPY source` takes: by name, or an .env file that sets a variable named like a secret.
 
-    Only the top of the context is looked at. Source: Dockerfile reference, "COPY"; Docker, ".dockerignore files".
+    Only the top of the context is looked at. A source that the context does not hold is remembered, if a file of the project
+    names the Dockerfile. Source: Dockerfile reference, "COPY"; Docker, ".dockerignore files".
     """
     relative = files.within(f"{context}/{source.removeprefix('./').lstrip('/')}")
     if relative is None or "$" in source:
         return ()
+    if is_named and not _UNCERTAIN.search(source):
+        files.expect(relative, "COPY source", named_by=dockerfile, line=line)
     base = files.within(context) or "."
     if source.rstrip("/") in (".", "./", "", "*"):
         candidates = [name for name in files.names(base) if _is_candidate(name)]
@@ -227,7 +239,7 @@ def _is_candidate(name: str) -> bool:
 
 
 def parse_dockerfile(
-    text: str, *, path: str, arguments: Mapping[str, str], secret_files: FindSecretFiles = lambda _: ()
+    text: str, *, path: str, arguments: Mapping[str, str], secret_files: FindSecretFiles = lambda _source, _line: ()
 ) -> Dockerfile:
     """Parse a Dockerfile as far as possible without building. `arguments` are build arguments with plain values.
 

@@ -88,6 +88,11 @@ class ProjectFiles:
             self._note(relative, kind, state, named_by, line)
         return text
 
+    def expect(self, path: str, kind: str, *, named_by: str, line: int) -> None:
+        """Remember a file or folder, relative to the project, that another file names, if it does not exist."""
+        if not self.has(path):
+            self._note(path, kind, FileState.MISSING, named_by, line)
+
     def broken(self, path: str, problem: str, line: int) -> None:
         """Remember that a file which was read is not what its name says."""
         seen = self._seen[path]

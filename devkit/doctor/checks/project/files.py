@@ -33,6 +33,8 @@ _UNREAD = {
 }
 """Why nothing is known of a file."""
 _MEMORY = re.compile(r"\d+(?:[tgmk]b)?")
+_FEATURE = re.compile(r"\./[\w./-]+|https?://\S+|\w[\w.-]*(?::\d+)?(?:/[\w.-]+){2,}(?:[:@]\S+)?")
+"""Source: containers.dev, "Dev Container Features reference"."""
 _LOST_KEYS = {
     "gpus": 'hostRequirements: { "gpu": true }, or "--gpus", "all" in runArgs',
     "gpu": 'hostRequirements: { "gpu": true }',
@@ -121,6 +123,9 @@ def keys_are_supported(facts: Facts) -> Iterator[Problem]:
                 yield problem(
                     "compose-key", found_at=key, evidence=evidence, key=key.name, instead=_LOST_KEYS[key.name]
                 )
+        for feature in dev.features:
+            if not _FEATURE.fullmatch(feature.name) and "$" not in feature.name:
+                yield problem("feature", found_at=feature, feature=feature.name)
         if dev.compose_files and dev.run_args:
             yield problem(
                 "run-args-with-gpu" if dev.requests else "run-args",
