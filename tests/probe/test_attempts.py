@@ -7,7 +7,9 @@ import pytest
 
 from devkit.facts.model import ResolvedService
 from devkit.facts.programs import ProgramFailure
+from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_assignments, find_error_lines, run_or_explain
+from devkit.probe.engine.client import read_clients
 from devkit.probe.engine.compose_config import read_compose_config
 from devkit.probe.engine.daemon_files import find_daemon_file, find_daemon_pid, read_daemon_files
 from devkit.probe.engine.last_words import add_settings, find_named_settings, read_last_words
@@ -295,6 +297,40 @@ def test_a_project_that_compose_refuses_is_told_in_its_words(tmp_path, monkeypat
     refused = read_compose_config(LocalHost(), project=str(tmp_path))
     assert (refused.words, refused.works_without) == (("no such profile",), ("COMPOSE_PROFILES",))
     assert refused.read_from == "docker compose config"
+
+
+def test_a_podman_compose_that_cannot_print_what_it_resolves_accuses_no_project(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("devkit.probe.engine.client.COMPOSE_PLUGIN_FOLDERS", ())
+    (tmp_path / "compose.yaml").write_text("services: {}")
+    (tmp_path / "podman-compose").write_text("#!/bin/sh\necho \"error: invalid choice: 'config'\" >&2; exit 2\n")
+    (tmp_path / "podman-compose").chmod(0o755)
+    found = read_compose_config(LocalHost(), project=str(tmp_path))
+    assert isinstance(found, Unknown)
+    assert found.is_lost
+
+
+@pytest.mark.parametrize(
+    ("driver", "guilty"),
+    [
+        pytest.param("docker", ("BUILDX_BUILDER",), id="a builder of another context"),
+        pytest.param("docker-container", (), id="one in a container, which would be started"),
+    ],
+)
+def test_a_builder_that_this_shell_selects_is_tried(tmp_path, monkeypatch, driver, guilty):
+    (tmp_path / "docker").write_text(f"""#!/bin/sh
+case "$*" in
+*inspect*) printf 'Name:   x\\nDriver: {driver}\\n\\nNodes:\\n' ;;
+*du*) test -z "$BUILDX_BUILDER" || {{ echo 'ERROR: switch to context "default"' >&2; exit 1; }} ;;
+*) echo 'Docker version 28.5.2' ;;
+esac
+""")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("BUILDX_BUILDER", "other")
+    failure = read_clients(LocalHost()).named("docker").failure
+    assert (failure.works_without if failure else ()) == guilty
 
 
 def test_a_variable_whose_value_compose_repeats_is_named_where_nothing_works_without_it(tmp_path, monkeypatch):

@@ -24,6 +24,13 @@ ENGINE_PROGRAMS = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dock
 """Where distributions, Docker's own packages, its static archive and the snap put a daemon."""
 DOCKER_SERVER_VERSION = ("version", "--format", "{{.Server.Version}}")
 """What only an engine answers: the variables for the docker command count."""
+_USE_BUILDER = """
+said=$(docker buildx inspect) || exit
+case "$said
+" in *"Driver:"*" docker
+"*) exec docker buildx du ;; esac
+"""
+"""Fails where a build would not find its builder. One that runs in a container is not started for it."""
 _VERSION_DEADLINE_S = 2.0
 _TRIAL_DEADLINE_S = 3.5
 """For the attempts with and without this shell's variables together."""
@@ -31,8 +38,8 @@ _OF_WINDOWS = re.compile(r"/mnt/[a-z]/")
 
 VERSION_NOT_READ = Unknown("only docker's version is read")
 
-# The Compose plugin of the docker command.
-COMPOSE_PLUGIN = "docker-compose"
+# Plugins of the docker command.
+COMPOSE_PLUGIN, BUILD_PLUGIN = "docker-compose", "docker-buildx"
 COMPOSE_PLUGIN_FOLDERS = (
     "/usr/local/lib/docker/cli-plugins",
     "/usr/local/libexec/docker/cli-plugins",
@@ -46,10 +53,9 @@ _PASSWORD = re.compile(r"^(\w+://[^/@:]*):[^/@]*@")
 """Docker takes no password in an address: none is kept that could be printed."""
 
 
-def find_compose_plugin(host: Host) -> str:
-    """Find the Compose plugin where the docker command looks for it; "" where it is not installed."""
-    folders = (f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
-    return find_program(host, COMPOSE_PLUGIN, folders=folders)
+def find_plugin(host: Host, name: str) -> str:
+    """Find a plugin where the docker command looks for it; "" where it is not installed."""
+    return find_program(host, name, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS))
 
 
 @dataclass(frozen=True)
@@ -155,11 +161,13 @@ def _client(host: Host, name: str) -> Client | None:
             version = Release.find(done.out.partition("version")[2]) or explain_failure(
                 command, done, f"{path} --version ended with status {done.code}", is_lost=done.code != NOT_FOUND
             )
-    if name == "docker" and not failure and not is_podman and any(each.startswith("DOCKER_") for each in host.env):
-        argv = (path, *DOCKER_SERVER_VERSION)
-        _, failure = run_or_explain(
-            host, argv, deadline_s=_TRIAL_DEADLINE_S, name="the docker command", family="DOCKER_"
-        )
+    for family, argv, shown in (
+        ("DOCKER_", (path, *DOCKER_SERVER_VERSION), "the docker command"),
+        ("BUILDX_", ("sh", "-c", _USE_BUILDER), "docker build"),
+    ):
+        is_set = any(each.startswith(family) for each in host.env)
+        if name == "docker" and not failure and not is_podman and is_set:
+            _, failure = run_or_explain(host, argv, deadline_s=_TRIAL_DEADLINE_S, name=shown, family=family)
     return Client(name=name, path=path, version=version, is_podman=is_podman, failure=failure)
 
 
@@ -186,7 +194,7 @@ def read_compose(host: Host) -> Compose | Unknown | None:
     if not find_program(host, "docker"):
         return None
     # The plugin alone answers four times as fast: the docker command would first start every plugin there is.
-    plugin = find_compose_plugin(host)
+    plugin = find_plugin(host, COMPOSE_PLUGIN)
     done = host.run((plugin, *COMPOSE_VERSION) if plugin else ("docker", "compose", *COMPOSE_VERSION))
     if done.code == TIMED_OUT:
         return Unknown("`docker compose version` did not answer in time", is_lost=True)

@@ -20,7 +20,7 @@ from devkit.probe.documents import (
     parse_jsonc_tree,
     parse_yaml,
 )
-from devkit.probe.engine.client import find_compose_plugin
+from devkit.probe.engine.client import COMPOSE_PLUGIN, find_plugin
 from devkit.probe.engine.last_words import find_named_settings
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.machine.programs import find_program
@@ -29,6 +29,8 @@ from devkit.probe.project.devcontainer import LOCAL_FOLDER, find_compose_file_no
 
 PODMAN_COMPOSE = "podman-compose"
 _DEADLINE_S = 3.0
+_USAGE = 2
+"""The status of a refused argument. Source: Python's argparse."""
 _IN_FOLDER = ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 """Compose looks for the files that COMPOSE_FILE names in the current folder."""
 
@@ -42,6 +44,8 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
         return tuple(_list_services(config))
     if failure.status in (126, 127) or failure.status < 0 or not failure.words:
         return Unknown("the Compose plugin cannot run")  # what is wrong with it, another check says
+    if failure.status == _USAGE and failure.program.startswith(PODMAN_COMPOSE):
+        return Unknown("this release of podman-compose does not print what it resolves", is_lost=True)
     return failure
 
 
@@ -54,7 +58,7 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
         folder = folder if chosen else next(able, "")
     if not folder:
         return {}, Unknown("the folder has no Compose file with a default name")
-    plugin, program = find_compose_plugin(host), find_program(host, PODMAN_COMPOSE)
+    plugin, program = find_plugin(host, COMPOSE_PLUGIN), find_program(host, PODMAN_COMPOSE)
     if not (plugin or program) or not folder.startswith("/"):
         return {}, Unknown("the Compose plugin is not installed, so the project was not resolved")
     argv = (plugin, *named, "config", "--format", "json") if plugin else (program, *named, "config")
