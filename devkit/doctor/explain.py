@@ -14,17 +14,13 @@ _CODE = re.compile(r"[A-Za-z]{3}-?\d{1,4}")
 
 def find_check(text: str) -> Check | None:
     """Return the check whose code `text` is, however it is written; None where it is not a code."""
-    code = _normalize_code(text)
+    code = text.strip().upper().replace("-", "")
     return load_check(code) if code in load_check_rows(code[:3]) else None
 
 
 def is_code(text: str) -> bool:
     """Return True if `text` has the form of a code, even if no check has it."""
     return _CODE.fullmatch(text.strip()) is not None
-
-
-def _normalize_code(text: str) -> str:
-    return text.strip().upper().replace("-", "")
 
 
 def find_symptom(check: Check) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from devkit.doctor.model import Confidence, Fix, Severity
+from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_cause
@@ -276,14 +276,11 @@ def _judge_certainty(matches: list[Match]) -> list[Match]:
     judged: list[Match] = []
     for match in matches:
         is_second = any(_is_of_same_error(match, each) for each in judged if each.confidence is Confidence.CERTAIN)
-        is_open = _HEDGE.search(match.cause) or _leaves_choice(match.fix) or is_second
+        leaves_choice = _CHOICE.search(match.fix.summary) or any(map(_PLACEHOLDER.search, match.fix.commands))
+        is_open = _HEDGE.search(match.cause) or leaves_choice or is_second
         is_certain = match.confidence is Confidence.CERTAIN
         judged.append(replace(match, confidence=Confidence.LIKELY) if is_certain and is_open else match)
     return judged
-
-
-def _leaves_choice(fix: Fix) -> bool:
-    return _CHOICE.search(fix.summary) is not None or any(_PLACEHOLDER.search(command) for command in fix.commands)
 
 
 def _is_of_same_error(one: Match, other: Match) -> bool:

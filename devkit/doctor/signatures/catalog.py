@@ -37,14 +37,9 @@ _OF_FAMILY = {each.name for each in fields(Family)} - {"texts", "causes"}
 def load_check_rows(prefix: str) -> Mapping[str, CheckRow]:
     """Return the checks of a code prefix, by code; none for an unknown prefix."""
     rows = load(__package__, f"failures/{prefix}")["check"] if prefix in PREFIXES else {}
-    return {
-        code: CheckRow(**decode_fields({"code": code, **_without_problems(row)}, CheckRow))
-        for code, row in rows.items()
-    }
-
-
-def _without_problems(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in ("problem", "program_failures")}
+    other = {"problem", "program_failures"}
+    own = {code: {key: row[key] for key in row if key not in other} for code, row in rows.items()}
+    return {code: CheckRow(**decode_fields({"code": code, **row}, CheckRow)) for code, row in own.items()}
 
 
 @cache

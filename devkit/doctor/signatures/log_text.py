@@ -252,7 +252,8 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
     shown = " ".join(words)
     return Words(
         shown=shown,
-        lowered=_lower(shown),
+        # ASCII alone is put in lower case: other letters may become more or fewer.
+        lowered=shown.encode("ascii", "replace").lower().decode("ascii"),
         starts=tuple(starts),
         lines=tuple(lines),
         sources=tuple(sources),
@@ -260,11 +261,6 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
         warnings=frozenset(warnings),
         errors=frozenset(errors),
     )
-
-
-def _lower(words: str) -> str:
-    # ASCII alone is put in lower case: other letters may become more or fewer.
-    return words.encode("ascii", "replace").lower().decode("ascii")
 
 
 def _cut(text: str) -> tuple[Excerpt, ...]:

@@ -89,7 +89,9 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
             speaks_for=(*(values.evidence if "said" in captures else ()), *first.speaks_for),
             speaks_against=first.speaks_against,
             alternatives=tuple(cause for cause, _ in others),
-            question=_OPEN.sub(_name_open, fill_in(family.question, captures)) if others else "",
+            question=_OPEN.sub(lambda found: f"<{found[1].replace('_', ' ')}>", fill_in(family.question, captures))
+            if others
+            else "",
             is_harmless=family.is_harmless,
             is_common=family.is_common and not row.is_plain,
         )
@@ -169,11 +171,6 @@ def _finds(template: str, text: Words) -> str:
 def _compute_fix(row: FamilyCause, captures: Mapping[str, str], values: TextFacts) -> Fix:
     computed = COMPUTED_FIXES[row.computed](captures, values) if row.computed else None
     return computed or render_fix_of(row, captures, values)
-
-
-def _name_open(found: re.Match[str]) -> str:
-    """Write a value that the text does not have as one to fill in."""
-    return f"<{found[1].replace('_', ' ')}>"
 
 
 def fill_in(sentence: str, captures: Mapping[str, str]) -> str:

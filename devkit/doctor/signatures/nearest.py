@@ -61,12 +61,8 @@ def _list_entries() -> Iterable[tuple[Nearest, str]]:
     for family in load_families():
         if family.is_consequence or family.is_harmless:
             continue
-        yield Nearest(family.id, family.name, _say(family.texts[0])), " ".join(family.texts)
-
-
-def _say(template: str) -> str:
-    """Return a template as a person reads it, with dots where it varies."""
-    return re.sub(r"\{\w+:\w+\}", "…", template)
+        shown = re.sub(r"\{\w+:\w+\}", "…", family.texts[0])
+        yield Nearest(family.id, family.name, shown), " ".join(family.texts)
 
 
 def _split(text: str) -> list[str]:

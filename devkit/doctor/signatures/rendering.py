@@ -165,7 +165,8 @@ def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: Text
     names = dict.fromkeys(name for text in texts for name in re.findall(r"\{([a-z_]+)\}", text))
     # What the commands of a macro take is not in the templates.
     names |= dict.fromkeys(("branch", "release"))
-    values: dict[str, object] = {name: f"__{name}__" for name in names if not _is_macro(name, rows)}
+    macros = {command for row in rows for command in row.commands}
+    values: dict[str, object] = {name: f"__{name}__" for name in names if f"{{{name}}}" not in macros}
     values |= {"inside": "container" if facts.find("inside") else "host"} if facts.machine is None else {}
     fix = render_fix(rows, {**values, **captures}, facts.facts)
     is_shown_for_any = facts.facts is build_unknown_facts() and any("machine" in row.when for row in rows)
@@ -176,10 +177,6 @@ def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: Text
             labels = ("" if command in shared else "  # Ubuntu" for command in of_ubuntu.commands)
             fix = replace(of_ubuntu, commands=tuple(map("".join, zip(of_ubuntu.commands, labels, strict=True))))
     return _fill(fix, list_values(facts), re.compile(r"__([a-z_]{2,40}?)__"))
-
-
-def _is_macro(name: str, rows: Iterable[FixRow]) -> bool:
-    return any(command == f"{{{name}}}" for row in rows for command in row.commands)
 
 
 def _fill(fix: Fix, values: Mapping[str, str], name: re.Pattern[str]) -> Fix:
