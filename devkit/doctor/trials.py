@@ -13,8 +13,8 @@ from devkit.text import format_count, join_words, to_one_line
 
 STARTS, GETS_GPUS = "ENG017", "CTK013"
 """The checks of the trials: a container starts, and it gets the GPUs."""
-PROGRAMS_RUN = "CTK018"
-"""The check of programs that were run: that one of them cannot is not inferred."""
+PROGRAMS_RUN = ("CTK018", "ENG019")
+"""The checks of programs that were run: that one of them cannot is not inferred."""
 _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
 _LONGEST = 200
@@ -28,7 +28,8 @@ def find_fault(trial: Trial, facts: Facts) -> str:
     if trial.is_timed_out:
         return "too-slow"
     if trial.code != 0:
-        return "no-image" if trial.way is Way.IMAGE else "does-not-start"
+        is_build = trial.arguments[:1] == ("build",)
+        return "no-image" if trial.way is Way.IMAGE else "does-not-build" if is_build else "does-not-start"
     if not trial.is_for_gpu:
         return ""
     nodes = () if isinstance(trial.device_nodes, Unknown) else trial.device_nodes
@@ -150,7 +151,7 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
             return finding
         if len(failed) < len(gpu):
             seen = "; ".join(f"{describe_way(each)}: a container got the GPUs" for each in gpu if each not in failed)
-            is_proven = code == PROGRAMS_RUN or code in named or _is_named(finding, words)
+            is_proven = code in PROGRAMS_RUN or code in named or _is_named(finding, words)
             worst = Severity.WARNING if is_proven else Severity.NOTE
             is_worse = finding.severity is Severity.ERROR or worst is Severity.NOTE
             severity = worst if is_worse else finding.severity

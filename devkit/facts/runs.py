@@ -171,6 +171,18 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True)
+class Lack:
+    """What programs of this machine have and a container lacks.
+
+    `kind` is "names", "limit", or "ids". `setting` is what causes it, as "key in file"; "" for none.
+    """
+
+    kind: str
+    words: str
+    setting: str
+
+
+@dataclass(frozen=True)
 class Trial:
     """The end of one container that was started to see how it ends. `arguments` are those of `run` for the GPU.
 
@@ -203,6 +215,7 @@ class Trial:
     """The variables of the shell without which it starts, by trial."""
     settings: tuple[str, ...] = ()
     """As "key in file": of the daemon, without which it starts, by trial; or of the project, whose value the words repeat."""
+    lacks: tuple[Lack, ...] = ()
 
     @property
     def is_for_gpu(self) -> bool:

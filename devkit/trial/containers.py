@@ -19,25 +19,31 @@ from typing import Any
 from devkit.facts.model import Engine, EngineKind, Facts, Platform, Project, Trial, Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_guilty_variables
-from devkit.probe.documents import get_object, get_text
+from devkit.probe.documents import get_object, get_text, get_texts, parse_json
 from devkit.probe.engine.cdi import SPEC_FOLDERS
-from devkit.probe.engine.client import find_compose_plugin
+from devkit.probe.engine.client import BUILD_PLUGIN, COMPOSE_PLUGIN, find_plugin
 from devkit.probe.engine.compose_config import PODMAN_COMPOSE, resolve_project
 from devkit.probe.engine.daemon_files import read_daemon_settings
-from devkit.probe.engine.last_words import find_named_settings, flatten
+from devkit.probe.engine.last_words import find_named_settings, flatten, list_podman_settings
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
+from devkit.trial.builds import OUTLINE, Build, find_build_faults, list_builds
 from devkit.trial.image import build_image, has_glibc
+from devkit.trial.programs import NO_EXEC, NOT_STARTED, list_programs
 from devkit.trial.project import (
     MAX_CONTAINERS,
     MAX_REHEARSED,
     build_rehearsal,
     list_addresses,
     list_arguments,
+    list_joints,
     list_prerequisites,
     list_run_arguments,
     list_taken_ports,
+    name_image,
 )
+from devkit.trial.surroundings import SCRIPT as SHOW_SURROUNDINGS
+from devkit.trial.surroundings import find_lacks
 
 LABEL = "devkit.trial"
 """Of every container, network and image of a trial, so that the next one finds what a killed one left."""
@@ -56,8 +62,8 @@ _OPTIONS = (
     "--read-only",
     "--cap-drop=ALL",
     "--cap-add=DAC_OVERRIDE",
-    "--entrypoint=/bin/sh",
 )
+_SHELL = "--entrypoint=/bin/sh"
 _NO_NETWORK = "--network=none"
 _ARGUMENTS = {
     Way.PLAIN: (),
@@ -119,6 +125,10 @@ class _Client:
     ways: tuple[Way, ...]
     compose: tuple[str, ...] = ()
     """The Compose of this engine, up to its verb; empty where there is none."""
+    settings: tuple[tuple[str, str], ...] | None = None
+    """File and key of what is set for this engine; None where its containers are not on this system."""
+    heeds_seccomp: bool = True
+    """Whether its runtime obeys a profile: gVisor and Kata Containers do not."""
 
 
 def try_containers(
@@ -161,9 +171,11 @@ def try_containers(
         tuple(list_arguments(facts, host.env, project)),
     )
     left_out: tuple[str, ...] = ()
+    if clients[0].name == "docker" and project:
+        builds = list_builds(host, config, facts, project.rstrip("/"), f"{PREFIX}:{run.owner}")
+        run = replace(run, builds=tuple(builds)[:MAX_REHEARSED])
     if get_object(config, "services") and clients[0].compose:
-        rehearsal, left_out = _rehearse(run, clients[0])
-        run = replace(run, rehearsal=rehearsal)
+        run, left_out = _rehearse(run, clients[0])
     elif isinstance(facts.project, Project) and (isinstance(facts.compose_config, Unknown) or not clients[0].compose):
         left_out = tuple(each.name for each in facts.project.services)
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
@@ -194,6 +206,9 @@ class _Run:
     """All that its dev containers say to `docker run`."""
     rehearsal: Mapping[str, Any] = field(default_factory=dict)
     """It as a whole, of stand-ins; empty where Docker's Compose does not start it."""
+    programs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Services whose image is here, each with the arguments of `run` for its program."""
+    builds: tuple[Build, ...] = ()
 
     def ask(self, *words: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
         """Run a client within a share of the time that is left."""
@@ -220,11 +235,16 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
     if engine.kind is EngineKind.PODMAN:
         command = ("podman",) if podman else ("docker", "--host", engine.endpoint.url)
         compose = _find_podmans_compose(host, engine.endpoint.url)
-        clients.append(_Client("podman", command, (Way.PLAIN, *([Way.CDI] if has_gpu else ())), compose))
+        settings = tuple((path, key) for path, key, _ in list_podman_settings(host))
+        ways = (Way.PLAIN, *([Way.CDI] if has_gpu else ()))
+        clients.append(_Client("podman", command, ways, compose, settings, engine.default_runtime in ("runc", "crun")))
     else:
         ways = (Way.PLAIN, *(_list_docker_ways(engine) if has_gpu else ()))
         command = ("docker", "--host", engine.endpoint.url)
-        clients.append(_Client("docker", command, ways, (*command, "compose")))
+        path, content = read_daemon_settings(host)
+        is_here = engine.kind is EngineKind.DOCKER and facts.container is None
+        settings = tuple((path, key) for key in content)
+        clients.append(_Client("docker", command, ways, (*command, "compose"), settings if is_here else None))
         if podman and _is_podman_in_use(host, facts):
             clients.append(_Client("podman", ("podman",), (Way.PLAIN, *([Way.CDI] if has_gpu and cdi else ()))))
     # By its path, as a shell runs it: exec itself passes over a first file that is not a program.
@@ -238,7 +258,7 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
 
 def _find_podmans_compose(host: Host, url: str) -> tuple[str, ...]:
     """Find what `podman compose` would hand over to: Docker's Compose where Podman's socket is there, or podman-compose."""
-    plugin = find_compose_plugin(host)
+    plugin = find_plugin(host, COMPOSE_PLUGIN)
     if plugin and host.stat(url.removeprefix("unix://")) is not None:
         return "env", f"DOCKER_HOST={url}", plugin
     program = find_program(host, PODMAN_COMPOSE)
@@ -359,11 +379,15 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
     def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
         network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
         named = (*name(number), "--label", label)
-        done = run.ask(*client.command, "run", *_OPTIONS, *network, *named, *arguments, image, *command)
+        done = run.ask(*client.command, "run", *_OPTIONS, _SHELL, *network, *named, *arguments, image, *command)
         return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
 
     for number, arguments in enumerate(run.run_arguments):
         yield partial(run_container, number, arguments)
+    if run.builds and (plugin := find_plugin(run.host, BUILD_PLUGIN)):
+        yield partial(_read_builds, run, client, plugin)
+    for number, program in enumerate(run.programs, MAX_CONTAINERS + MAX_REHEARSED):
+        yield partial(_look_up_program, run, client, number, *program)
     if client.name == "docker":
         yield from (partial(parse, arguments) for arguments in run.arguments)
         if run.rehearsal:
@@ -372,6 +396,41 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         services = get_object(run.rehearsal, "services")
         for number, each in enumerate(services.items(), len(run.run_arguments)):
             yield partial(run_service, number, *each)
+
+
+def _look_up_program(run: _Run, client: _Client, number: int, service: str, arguments: tuple[str, ...]) -> Trial:
+    """Let the runtime look up a service's user, folder and program in its own image, and not run it."""
+    named = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}", "--label", f"{LABEL}={run.owner}")
+    with _hold_in_memory(json.dumps(NO_EXEC).encode()) as path:
+        profile = (f"--security-opt=seccomp={path}", *(("--runtime=runc",) if client.name == "docker" else ()))
+        done = run.ask(*client.command, "run", *_OPTIONS, _NO_NETWORK, *profile, *named, *arguments)
+    is_refused = done.code in NOT_STARTED and "seccomp" not in done.err
+    done = done if is_refused else ProgramResult(0, "", "")
+    return _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "up", service))
+
+
+def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:
+    """Let BuildKit read the project's Dockerfiles; the first fault is that of the trial."""
+    content = {"target": {f"b{number}": each.target for number, each in enumerate(run.builds)}}
+    ours = ("local://*", f"docker-image://docker.io/library/{PREFIX}:*")
+    rules = [("DENY", "*"), *(("ALLOW", each) for each in ours)]
+    policy = {"rules": [{"action": action, "selector": {"identifier": each}} for action, each in rules]}
+    with (
+        _hold_in_memory(json.dumps(content).encode()) as path,
+        _hold_in_memory(json.dumps(policy).encode()) as policy_path,
+    ):
+        settings = (f"DOCKER_HOST={client.command[-1]}", f"EXPERIMENTAL_BUILDKIT_SOURCE_POLICY={policy_path}")
+        options = ("--builder=default", *OUTLINE, f"--file={path}")
+        words = ("env", *settings, plugin, "bake", *options, *content["target"])
+        done = run.ask(*words, without=("DOCKER_CONTEXT", "BUILDX_CONFIG"))
+    faults = (
+        (each.dockerfile, fault)
+        for number, each in enumerate(run.builds)
+        for fault in find_build_faults(run.host, each, done, f"b{number}")
+    )
+    path, fault = next(faults, ("", ""))
+    end = done if done.code == TIMED_OUT else ProgramResult(int(bool(fault)), "", fault)
+    return _make_trial(client, Way.PROJECT, end, 0, arguments=("build", "--file", path))
 
 
 def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
@@ -424,27 +483,71 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
         yield partial(inspect, kind, required)
 
 
-def _rehearse(run: _Run, client: _Client) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _parse_images(said: str, wanted: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """Parse how each wanted image that the engine has is configured, by the name that the project has for it."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for image in filter(None, map(_parse, said.splitlines())):
+        names = {_shorten(each) for key in ("RepoTags", "RepoDigests") for each in get_texts(image, key)}
+        found |= {each: get_object(image, "Config") for each in wanted if _shorten(each) in names}
+    return found
+
+
+def _parse(line: str) -> dict[str, Any]:
+    """Parse what an engine says of an image; empty where that is not an object."""
+    try:
+        content = parse_json(line)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _shorten(image: str) -> str:
+    """Return the name of an image as engines shorten it, with its tag."""
+    name = image.removeprefix("localhost/").removeprefix("docker.io/").removeprefix("library/")
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def _rehearse(run: _Run, client: _Client) -> tuple[_Run, tuple[str, ...]]:
     """Build the project of stand-ins beside what the engine already has of it, and say what is left out."""
     networks, image, label = get_object(run.config, "networks"), f"{PREFIX}:{run.owner}", f"{LABEL}={run.owner}"
-    if client.name == "podman":
-        # Each of its services is started alone.
-        return build_rehearsal(run.config, image, label=label, present=networks, has_health_check=lambda _image: True)
+    wanted = {name_image(run.config, each) for each in get_object(run.config, "services")}
+    questions = (
+        ("image", "inspect", "--format", "{{json .}}", "--", *sorted(wanted)),
+        ("ps", "--all", "--format", _OWN),
+        ("network", "ls", "--format", "{{.Name}}"),
+    )
+    with ThreadPoolExecutor(len(questions)) as pool:
+        said, listed, there = (each.out for each in pool.map(lambda words: run.ask(*client.command, *words), questions))
+    images = _parse_images(said, wanted)
     # The dev container CLI gives the project a different name than Compose; the folder is the same.
-    rows = [row.partition("\t") for row in run.ask(*client.command, "ps", "--all", "--format", _OWN).out.splitlines()]
+    rows = [row.partition("\t") for row in listed.splitlines()]
     started = {name for folder, _, name in rows if f"{folder}/".startswith(f"{run.project}/")}
-    there = run.ask(*client.command, "network", "ls", "--format", "{{.Name}}").out.split()
     present = {
         key
         for key in networks
-        if not {get_text(get_object(networks, key), "name"), *(f"{each}_{key}" for each in started)}.isdisjoint(there)
+        if not {get_text(get_object(networks, key), "name"), *(f"{each}_{key}" for each in started)}.isdisjoint(
+            there.split()
+        )
     }
 
     def has_health_check(image: str) -> bool | None:
-        done = run.ask(*client.command, "image", "inspect", "--format", "{{json .Config.Healthcheck}}", image)
-        return None if done.code else done.out.strip() != "null"
+        return bool(images[image].get("Healthcheck")) if image in images else None
 
-    return build_rehearsal(run.config, image, label=label, present=present, has_health_check=has_health_check)
+    # Podman starts each of its services alone.
+    is_whole = client.name == "docker"
+    rehearsal, left_out = build_rehearsal(
+        run.config,
+        image,
+        label=label,
+        present=present if is_whole else networks,
+        has_health_check=has_health_check if is_whole else lambda _image: True,
+    )
+    # Services of one program are one trial.
+    found = list_programs(run.config, images) if client.heeds_seccomp else ()
+    programs = tuple({words: (name, words) for name, words in found}.values())
+    left_out += tuple(f"the program of {name}" for name, _ in programs[MAX_CONTAINERS:])
+    left_out += () if is_whole else tuple(list_joints(run.config))
+    return replace(run, rehearsal=rehearsal, programs=programs[:MAX_CONTAINERS]), left_out
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -453,16 +556,19 @@ def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) 
     naming = ("--name", name, "--label", f"{LABEL}={run.owner}")
     asked = "gpu" if way is not Way.PLAIN and is_glibc else "plain"
     started_at = time.monotonic()
-    words = (*_ARGUMENTS[way], *request, image, "-c", SCRIPT, "sh", asked)
+    script = SCRIPT if way is not Way.PLAIN else f"{SHOW_SURROUNDINGS}{SCRIPT}"
+    words = (*_ARGUMENTS[way], *request, image, "-c", script, "sh", asked)
 
     def ask(*options: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
-        command = (*client.command, "run", *_OPTIONS, _NO_NETWORK, *naming, *options, *words)
+        command = (*client.command, "run", *_OPTIONS, _SHELL, _NO_NETWORK, *naming, *options, *words)
         return run.ask(*command, without=without, share=share)
 
     path, suspects = _list_suspects(run.host) if way is Way.PLAIN and client.name == "docker" else ("", {})
     done = ask(share=0.5 if suspects else 1.0)
     ms = round((time.monotonic() - started_at) * 1000)
     trial = _make_trial(client, way, done, ms, arguments=_ARGUMENTS[way])
+    if way is Way.PLAIN and client.settings is not None:
+        trial = replace(trial, lacks=tuple(find_lacks(run.host, _list_said(done), client.settings)))
     if way is not Way.PLAIN or done.code == 0:
         return trial
 
@@ -483,8 +589,13 @@ def _list_suspects(host: Host) -> tuple[str, dict[str, tuple[str, ...]]]:
     return path, {key: overruled[key] for key in content if key in overruled}
 
 
+def _list_said(done: ProgramResult) -> list[list[str]]:
+    """List the names and values that the script printed in a container."""
+    return [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
+
+
 def _make_trial(client: _Client, way: Way, done: ProgramResult, ms: int, *, arguments: tuple[str, ...] = ()) -> Trial:
-    said = [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
+    said = _list_said(done)
     found = {fields[0]: fields[1] for fields in said if len(fields) == 2}
     unseen = Unknown("the container did not get that far")
     is_whole = ["end"] in said
@@ -558,7 +669,7 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
     def ask(*words: str) -> ProgramResult:
         return run.host.run(words, deadline_s=_CLIENT_S)
 
-    own = (f"{Way.PROJECT}-{number}" for number in range(MAX_CONTAINERS + MAX_REHEARSED))
+    own = (f"{Way.PROJECT}-{number}" for number in range(2 * MAX_CONTAINERS + MAX_REHEARSED))
     names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
     is_alone = not run.rehearsal
     while True:

@@ -8,6 +8,7 @@ from typing import Any
 from devkit.facts.model import DevContainer, Facts, Project
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts
 from devkit.probe.host import Host
+from devkit.trial.surroundings import LISTENING, list_sockets
 
 MAX_REHEARSED = 8
 """Services of a project that start together. Those that ask for a GPU come first."""
@@ -33,13 +34,11 @@ _KEPT_FLAGS = re.compile(
     r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|cgroup\S*"
     r"|storage-opt|sysctl|tmpfs|init)"
 )
-_LISTENING = "0A"
-"""The state of a socket. Source: Linux, include/net/tcp_states.h."""
 _HEALTHY, _COMPLETED = "service_healthy", "service_completed_successfully"
 _RANGES = ("subnet", "ip_range", "gateway", "aux_addresses")
 _NO_ADDRESS = "com.docker.network.bridge.inhibit_ipv4"
 """The bridge gets no address, so that no route of this machine changes, whatever range a stranger wrote."""
-_FILES = ("secrets", "configs")
+FILES = ("secrets", "configs")
 _PROJECT_FILE = re.compile(
     r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?:\$\{localWorkspaceFolder\}/)?(?!unconfined|builtin)([\w.][\w./-]*)"
 )
@@ -94,7 +93,7 @@ def build_rehearsal(
             stand_in["networks"] = joined
         else:
             stand_in.setdefault("network_mode", mode if mode.removeprefix("service:") in chosen else "none")
-        is_checked = key in watched and _is_checked(service, f"{get_text(config, 'name')}-{key}", has_health_check)
+        is_checked = key in watched and _is_checked(service, name_image(config, key), has_health_check)
         if is_checked is not False:
             stand_in["healthcheck"] = {"test": ["CMD", "/bin/sh", "-c", ":"], "interval": "100ms"}
         untried += [f"the health of {key}"] if is_checked is None else []
@@ -102,12 +101,27 @@ def build_rehearsal(
     return {"services": services, "networks": networks}, tuple(untried)
 
 
-def _is_checked(service: Mapping[str, Any], built: str, has_health_check: Callable[[str], bool | None]) -> bool | None:
+def list_joints(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of a project shows only where its services start together."""
+    services = get_object(config, "services").values()
+    links = [get_text(link, "condition") for each in services for link in get_object(each, "depends_on").values()]
+    if not {_HEALTHY, _COMPLETED}.isdisjoint(links):
+        yield "the order of the services"
+    if any(get_objects(get_object(each, "ipam"), "config") for each in get_object(config, "networks").values() if each):
+        yield "the addresses of the networks"
+
+
+def name_image(config: Mapping[str, Any], service: str) -> str:
+    """Name the image of a service: that of its file, or the one that Compose builds."""
+    return get_text(get_object(config, "services", service), "image") or f"{get_text(config, 'name')}-{service}"
+
+
+def _is_checked(service: Mapping[str, Any], image: str, has_health_check: Callable[[str], bool | None]) -> bool | None:
     """Say if Docker watches a service's health, by its file or else its image; None where nobody knows."""
     said = get_object(service, "healthcheck")
     if said.get("disable") or get_texts(said, "test")[:1] == ("NONE",):
         return False
-    return True if said.get("test") else has_health_check(get_text(service, "image") or built)
+    return True if said.get("test") else has_health_check(image)
 
 
 def _isolate(network: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any] | None:
@@ -135,7 +149,7 @@ def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
         if (source := _find_folder(each, config)).startswith("/")
     ]
     named = [
-        get_object(config, kind, get_text(each, "source")) for kind in _FILES for each in get_objects(service, kind)
+        get_object(config, kind, get_text(each, "source")) for kind in FILES for each in get_objects(service, kind)
     ]
     # podman-compose leaves paths relative.
     files = (path for each in named if (path := get_text(each, "file")).startswith("/"))
@@ -159,7 +173,7 @@ def _find_folder(mount: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 
 def list_prerequisites(config: Mapping[str, Any], facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield kind and name of each network, volume and container that the project expects to exist already."""
-    for each in _list_dev_containers(facts):
+    for each in list_dev_containers(facts):
         words = " ".join(item.text for item in each.run_args)
         for container, network in _NETWORK.findall(words):
             yield ("container", container) if container else ("network", network)
@@ -186,9 +200,7 @@ def list_addresses(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def list_taken_ports(host: Host, config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the TCP ports that the project publishes on every address of this machine, and on which something listens."""
-    files = (host.read(path) or "" for path in ("/proc/net/tcp", "/proc/net/tcp6"))
-    rows = [line.split() for text in files for line in text.splitlines()]
-    taken = {str(int(row[1].rpartition(":")[2], 16)) for row in rows if row[3:4] == [_LISTENING]}
+    taken = {str(port) for _, port in list_sockets(host, "tcp", LISTENING)}
     for service in get_object(config, "services").values():
         for port in get_objects(service, "ports"):
             is_for_all = get_text(port, "protocol") == "tcp" and not get_text(port, "host_ip")
@@ -202,7 +214,7 @@ def _bind(source: str, target: str) -> dict[str, Any]:
 
 def list_arguments(facts: Facts, variables: Mapping[str, str], folder: str) -> Iterator[tuple[str, ...]]:
     """Yield all that each dev container says to `docker run`, where this machine knows the variables in it."""
-    for each in _list_dev_containers(facts):
+    for each in list_dev_containers(facts):
         texts = (item.text.replace("${localWorkspaceFolder}", folder) for item in each.run_args)
         words = tuple(_fill(text, variables) for text in texts)
         # `--help=false` would undo the word by which the client only parses them.
@@ -215,7 +227,7 @@ def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str =
 
     `variables` are those of the environment, which a mount may name; `folder` is the project's, where its files are.
     """
-    for each in _list_dev_containers(facts):
+    for each in list_dev_containers(facts):
         texts, words = [_fill(item.text, variables) for item in each.run_args], list[str]()
         for place, text in enumerate(texts):
             takes_next = "=" not in text and " " not in text and text != "--init"
@@ -239,7 +251,7 @@ def _fill(text: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda found: variables.get(found[1], found[2] or ""), text)
 
 
-def _list_dev_containers(facts: Facts) -> tuple[DevContainer, ...]:
+def list_dev_containers(facts: Facts) -> tuple[DevContainer, ...]:
     """List the dev containers that Compose does not start."""
     known = facts.project if isinstance(facts.project, Project) else None
     return tuple(each for each in known.dev_containers if not each.compose_files) if known else ()

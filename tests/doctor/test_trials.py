@@ -7,6 +7,7 @@ import pytest
 from devkit.doctor.model import Severity
 from devkit.doctor.report.report import Health
 from devkit.facts.model import Endpoint, EngineEnd, EngineFailure, ProgramFailure, Trial, Trials, Way
+from devkit.facts.runs import Lack
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu
@@ -74,12 +75,18 @@ def broken_by(err, **changes):
     return changed(healthy(), {"trials": Trials((refused(Way.PLAIN, err, **changes),), ())})
 
 
-PROFILE, DEFAULT = (f"{key} in /etc/docker/daemon.json" for key in ("seccomp-profile", "default-runtime"))
+FILE = "/etc/docker/daemon.json"
+PROFILE, DEFAULT = (f"{key} in {FILE}" for key in ("seccomp-profile", "default-runtime"))
 
 
 def own(**changes):
     """A service of the project, with what it asks of the machine."""
     return replace(trial(Way.PROJECT, **changes), arguments=("compose", "run", "train"))
+
+
+def lacking(kind, words, setting=""):
+    """A plain container that started and lacks something."""
+    return changed(healthy(), {"trials": Trials((replace(PLAIN, lacks=(Lack(kind, words, setting),)),), ())})
 
 
 TWO = {"nvml.gpus": (gpu(0), gpu(1))}
@@ -179,6 +186,34 @@ CASES = [
         "a runtime that nobody registered",
     ),
     ("PRJ041", tried(own(is_timed_out=True, code=124)), "skipped", "a busy machine"),
+    (
+        "PRJ041",
+        tried(WORKS, replace(own(code=1, err="target x not found"), arguments=("build", "--file", "app/Dockerfile"))),
+        "warning: as app/Dockerfile says: target x not found | docker build --check --file app/Dockerfile",
+        "a Dockerfile that BuildKit refuses",
+    ),
+    (
+        "PRJ041",
+        tried(WORKS, replace(own(code=126, err='exec: "/e": permission denied'), arguments=("compose", "up", "app"))),
+        "error: docker compose up app | docker compose build app",
+        "a program without its execute bit in the image",
+    ),
+    ("ENG020", tried(), "passed", "a container that lacks nothing"),
+    ("ENG020", healthy(), "skipped", "nothing was tried, so nothing lacks"),
+    ("ENG020", lacking("names", "they ask 8.8.8.8"), "warning: 8.8.8.8 | sudoedit", "another DNS server"),
+    (
+        "ENG020",
+        lacking("limit", "open files: 64", f"default-ulimits in {FILE}"),
+        f"warning: open files: 64 | {FILE}",
+        "a limit",
+    ),
+    (
+        "ENG020",
+        lacking("limit", "open files: 64"),
+        "warning: open files | systemctl edit docker",
+        "a limit of the unit",
+    ),
+    ("ENG020", lacking("ids", "1"), "warning: have 1 user ids | usermod --add-subuids", "one user id"),
     ("CTK013", by_gpus(), "passed", "a container with its GPU"),
     ("CTK013", by_gpus(device_nodes=(), nvidiactl="absent"), "error: finds no GPU | --gpus all", "no nodes"),
     ("CTK013", by_gpus(nvidiactl="refused"), "error: cannot open | --gpus all", "nodes that may not be opened"),
@@ -304,6 +339,13 @@ def test_what_the_project_or_the_gpus_need_and_was_not_seen_is_never_healthy(fac
     report = build_full_report(facts)
     assert report.health is Health.INCOMPLETE
     assert said in report.line
+
+
+def test_a_builder_that_fails_was_run_and_is_no_note_where_containers_start():
+    failure = ProgramFailure("docker build", ("use another context",), works_without=("BUILDX_BUILDER",))
+    docker = replace(healthy().clients.named("docker"), failure=failure)
+    found = replace(healthy().clients, found=(docker,))
+    assert build_full_report(tried(WORKS, clients=found)).health is Health.WARNINGS
 
 
 def test_a_way_that_fails_beside_one_that_works_does_not_make_settings_an_error():

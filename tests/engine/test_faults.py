@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from devkit.doctor.model import Finding, Found, Passed
 from devkit.facts.model import Engine as EngineFacts
-from devkit.facts.model import Facts
+from devkit.facts.model import Facts, Way
 from devkit.probe.engine.cdi import read_cdi
 from devkit.probe.engine.compose_config import read_compose_config
 from devkit.probe.engine.daemon import read_engine
@@ -18,6 +20,7 @@ from devkit.probe.engine.daemon_files import validate_daemon_file
 from devkit.probe.host import LocalHost
 from devkit.trial.containers import try_containers
 from tests.doctor.machines import changed, healthy
+from tests.doctor.projects import read as read_files
 from tests.doctor.running import build_full_report, find_all, find_only, run_check
 
 from . import image
@@ -164,6 +167,60 @@ def test_compose_and_the_engine_say_what_they_refuse_of_a_project(broken, tmp_pa
     (own,) = (each for each in found.tried if each.arguments == ("compose", "up"))
     assert (bool(own.code), refusal in own.err) == (bool(refusal), True)
     assert list_made(broken) == before
+
+
+ONE = "services: {a: {image: devkit-test-base, %s}}"
+BUILD = "services: {a: {build: {context: ., %s}}}"
+DOCKERFILE = """# syntax=registry.invalid/frontend:1
+FROM docker.io/library/devkit-none:latest AS one
+COPY kept /x
+RUN --mount=type=secret,id=token exit 1
+"""
+
+
+@ONLY_CDI
+@pytest.mark.parametrize(
+    ("compose", "refusal"),
+    [
+        pytest.param(ONE % "command: [sh, -c, 'exit 126']", "", id="a program that would say so if it ran"),
+        pytest.param(ONE % "entrypoint: [/etc/passwd]", "permission denied", id="no execute bit"),
+        pytest.param(ONE % "command: [nowhere]", "not found in $PATH", id="a program that the image does not have"),
+        pytest.param(ONE % "user: nobody-here", "unable to find user", id="a user that the image does not have"),
+        pytest.param(ONE % "entrypoint: [/w/x], volumes: ['.:/w']", "", id="a program that a mount brings"),
+        pytest.param(BUILD % "secrets: [token]", "leaves kept out", id="a file that is left out of the build"),
+        pytest.param(BUILD % "target: two", "could not be found", id="a stage that the Dockerfile does not have"),
+    ],
+)
+def test_images_and_dockerfiles_are_looked_into_and_nothing_of_them_runs(broken, tmp_path, compose, refusal):
+    files = {"compose.yaml": compose.replace("devkit-test-base", BASE) + "\nsecrets: {token: {file: kept}}\n"}
+    files |= {"Dockerfile": DOCKERFILE, "kept": "", ".dockerignore": "kept\n"}
+    project = read_files(tmp_path, files)
+    before = list_made(broken)
+    config = read_compose_config(LocalHost(), project=str(tmp_path))
+    facts = changed(read_facts(), {"compose_config": config, "project": project})
+    started = time.monotonic()
+    found = try_containers(LocalHost(), facts, deadline_s=60, project=str(tmp_path))
+    faults = [each.err for each in found.tried if each.way is Way.PROJECT and each.code]
+    assert [refusal in each for each in faults] == ([True] if refusal else [])
+    # A registry that does not exist would be waited for.
+    assert time.monotonic() - started < 10
+    assert list_made(broken) == before
+
+
+@ONLY_CDI
+def test_no_registry_is_asked_for_a_base_image_whose_name_devkit_does_not_see(broken, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        port = registry.getsockname()[1]
+        files = {"compose.yaml": "services: {a: {build: .}}"}
+        files["Dockerfile"] = f"FROM scratch\nCOPY --from=127.0.0.1:\\\n{port}/base /x /x\n"
+        project = read_files(tmp_path, files)
+        config = read_compose_config(LocalHost(), project=str(tmp_path))
+        facts = changed(read_facts(), {"compose_config": config, "project": project})
+        found = try_containers(LocalHost(), facts, deadline_s=60, project=str(tmp_path))
+        registry.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            registry.accept()
+    assert [each.code for each in found.tried if each.arguments[:1] == ("build",)] == [0]
 
 
 def list_made(engine: Engine) -> list[str]:

@@ -45,6 +45,7 @@ def engine(tmp_path, monkeypatch):
         script = f"""#!/bin/sh
 echo "{name} $*" >> {tmp_path}/calls
 case " $* " in
+*" image inspect "*) {run} ;;
 *" run "* | *" up "*) {run} ;;
 *" import "*) {made} ;;
 *" network inspect "*) {run} ;;
@@ -302,15 +303,60 @@ def test_the_hosts_network_is_kept_and_no_port_is_published(engine, tmp_path):
 
 @pytest.mark.parametrize("program", ["docker-compose", "podman-compose"])
 def test_podmans_projects_are_tried_by_its_compose(engine, tmp_path, monkeypatch, program):
-    write_project(tmp_path, {"services": {"train": {"cpus": 1}}}, program=program)
+    waits = {"train": {"condition": "service_healthy"}}
+    networks = {"n": {"ipam": {"config": [{"subnet": "10.0.0.0/8"}]}}, "d": None}
+    config = {"services": {"train": {"cpus": 1}, "b": {"depends_on": waits}}, "networks": networks}
+    write_project(tmp_path, config, program=program)
     monkeypatch.setattr("devkit.probe.engine.client.COMPOSE_PLUGIN_FOLDERS", ())
     engine(name="podman")
     podman = {"engine.kind": EngineKind.PODMAN, "engine.endpoint.url": f"unix://{tmp_path}", "compose_config": ()}
     facts = changed(changed(without_gpu(), {"engine": healthy().engine}), podman)
     found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path))
     own = [each for each in found.tried if each.way is Way.PROJECT]
-    assert ([each.arguments for each in own], found.untried) == ([("compose", "run", "train")], ())
-    assert [(each.engine, each.code) for each in own] == [("podman", 0)]
+    assert {each.arguments for each in own} == {("compose", "run", "train"), ("compose", "run", "b")}
+    assert found.untried == ("the order of the services", "the addresses of the networks")
+    assert {(each.engine, each.code) for each in own} == {("podman", 0)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "runtime", "options"),
+    [
+        pytest.param(EngineKind.DOCKER, "runsc", ["--runtime=runc"], id="Docker starts it by runc"),
+        pytest.param(EngineKind.PODMAN, "crun", [], id="Podman by its own"),
+        pytest.param(EngineKind.PODMAN, "runsc", None, id="a runtime that does not heed the profile"),
+    ],
+)
+def test_a_program_of_the_project_is_looked_up_where_it_cannot_run(
+    engine, tmp_path, monkeypatch, kind, runtime, options
+):
+    write_project(tmp_path, {"services": {"a": {"image": "own"}, "b": {"image": "own"}}})
+    monkeypatch.setattr("devkit.probe.engine.client.COMPOSE_PLUGIN_FOLDERS", ())
+    image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
+    engine(f"echo '{image}'", name=kind.value)
+    found = {"engine.kind": kind, "engine.default_runtime": runtime, "compose_config": ()}
+    found |= {"engine.endpoint.url": f"unix://{tmp_path}"} if kind is EngineKind.PODMAN else {}
+    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), found)
+    try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path))
+    calls = [call.split() for call in runs(engine) if call.endswith(" own")]
+    assert [[word for word in call if word.startswith("--runtime")] for call in calls] == (
+        [options] if options is not None else []
+    )
+    safe = {"--rm", "--pull=never", "--network=none", "--read-only", "--cap-drop=ALL"}
+    assert all(safe < set(call) and "--security-opt=seccomp=/proc/" in " ".join(call) for call in calls)
+
+
+@pytest.mark.clock
+@pytest.mark.parametrize(("builder", "is_late"), [("sleep 60", True), ("echo '{}'", False)])
+def test_a_dockerfile_that_buildkit_has_not_read_in_time_is_not_fine(engine, tmp_path, builder, is_late):
+    write_project(tmp_path, {"services": {"a": {"build": {"context": str(tmp_path)}}}})
+    plugin = tmp_path / "home/.docker/cli-plugins/docker-buildx"
+    plugin.write_text(f"#!/bin/sh\n{builder}\n")
+    plugin.chmod(0o755)
+    project = read(tmp_path, {"compose.yaml": "services: {a: {build: .}}", "Dockerfile": "FROM x"})
+    engine()
+    facts = changed(without_gpu(), {"compose_config": (), "project": project})
+    found = try_containers(LocalHost(), facts, deadline_s=5.0, project=str(tmp_path)).tried
+    assert [each.is_timed_out for each in found if each.arguments[:1] == ("build",)] == [is_late]
 
 
 def test_a_project_that_no_compose_resolves_is_not_tried(engine, tmp_path):

@@ -27,7 +27,7 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
         is_minor = trial.engine != tried[0].engine or has_other_way
         needed, reason = name_program(trial.err), find_reason(trial)
         # What is known of an error is of the engine's own settings: the arguments of a project may ask for something else.
-        is_asked = trial.way is Way.PROJECT and trial.arguments[0] != "compose"
+        is_asked = trial.way is Way.PROJECT and (trial.arguments[0] != "compose" or trial.arguments[1:-1] == ("up",))
         match = None if needed["fault"] or is_asked else explain(trial)
         if trial.works_without or trial.settings:
             way, settings = describe_way(trial), trial.settings

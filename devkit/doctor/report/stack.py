@@ -315,6 +315,7 @@ _LAYER_OF_PREFIX = {
 }
 _LAYER_OF_CODE = {
     "ENG017": "trials",
+    "ENG020": "trials",
     "CTK013": "trials",
     "DRV002": "libraries",
     "DRV003": "libraries",

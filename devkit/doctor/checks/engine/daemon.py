@@ -22,6 +22,7 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
+from devkit.doctor.trials import describe_way
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
 from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Trials, Way, Wsl
 from devkit.facts.values import Unknown
@@ -179,3 +180,14 @@ def _judge_plain(facts: Facts, trials: Trials) -> Iterator[Problem]:
     if is_nvidia and any(setting.startswith("default-runtime ") for each in plain for setting in each.settings):
         raise NotApplicable("a different runtime than the default, nvidia, starts it: see CTK013")
     yield from judge_trials(facts, plain)
+
+
+@check("ENG020", require_host)
+def containers_lack_nothing(facts: Facts) -> Iterator[Problem]:
+    for trial in require(facts.trials).tried:
+        # A newer release may have looked for more.
+        for each in (lack for lack in trial.lacks if lack.kind in ("names", "limit", "ids")):
+            setting, _, file = each.setting.rpartition(" in ")
+            evidence = (f"in {describe_way(trial)}: {each.words}", *filter(None, (each.setting,)))
+            kind = trial.engine if setting else "none"
+            yield problem(each.kind, evidence=evidence, words=each.words, setting=setting, file=file, kind=kind)

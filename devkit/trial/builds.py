@@ -1,0 +1,107 @@
+"""The builds of a project as BuildKit reads them: nothing is built, and no registry is asked."""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from devkit.facts.model import Facts, Project
+from devkit.probe.documents import InvalidDocument, get_object, get_objects, get_text, get_texts, parse_json
+from devkit.probe.host import Host, ProgramResult
+from devkit.probe.project.dockerfile import parse_dockerfile
+from devkit.trial.project import list_dev_containers
+
+OUTLINE = ("--allow=fs.read=*", "--progress=plain", "--call=outline,format=json")
+"""Options of `docker buildx bake`, by which it prints what the instructions need."""
+_LEFT_OUT = re.compile(r'CopyIgnoredFile: Attempting to Copy file "(.+)" that .* \(line (\d+)\)')
+_USUAL = re.compile(r"^(?:(?:index\.)?docker\.io/)?(?:library/)?|:latest$")
+"""What BuildKit leaves out of an image's name, by which it finds what stands in for it. Source: distribution/reference."""
+_FROM = re.compile(r"--(?:mount=\S*\b)?from=([^,\s]+)")
+_SYNTAX = re.compile(r"^\s*(?:#|//)\s*syntax\s*=.*", re.MULTILINE | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build of the project: the Dockerfile's path, what `docker buildx bake` makes of it, and the secrets that it has."""
+
+    dockerfile: str
+    target: dict[str, Any]
+    secrets: frozenset[str]
+    """IDs; "ssh" and the ID of an agent are those of an SSH agent."""
+
+
+def list_builds(host: Host, config: Mapping[str, Any], facts: Facts, folder: str, image: str) -> Iterator[Build]:
+    """Yield the builds of services and dev containers whose Dockerfile lies in the project, with `image` for each base image.
+
+    So no registry is asked for a base image, and, without the line that names it, for a version of the Dockerfile's syntax.
+    """
+    known = facts.project if isinstance(facts.project, Project) else None
+    files = {f"{folder}/{each.path}" for each in known.dockerfiles} if known else set()
+    wanted = [get_object(each, "build") for each in get_object(config, "services").values()]
+    wanted += [
+        {
+            "context": f"{folder}/{own.context}",
+            "dockerfile": f"{folder}/{own.dockerfile}",
+            "target": own.target,
+            "args": {each.name: each.value for each in own.args},
+        }
+        for each in list_dev_containers(facts)
+        if (own := each.build) is not None
+    ]
+    for build in wanted:
+        context = get_text(build, "context")
+        path = posixpath.normpath(posixpath.join(context, get_text(build, "dockerfile") or "Dockerfile"))
+        text = host.read(path) if path in files else None
+        if text is None or "dockerfile_inline" in build or host.stat(f"{path}.dockerignore") is not None:
+            continue
+        # A name of BuildKit's own would choose a program that reads the file, from a registry.
+        arguments = get_object(build, "args").items()
+        given = {key: str(value) for key, value in arguments if value is not None and not key.startswith("BUILDKIT")}
+        try:
+            parsed = parse_dockerfile(text, path=path, arguments=given).stages
+        except InvalidDocument:
+            continue  # what is wrong with it, another check says
+        stages = {stage.name.lower() for stage in parsed}
+        images = {*(stage.image for stage in parsed), *_FROM.findall(text)}
+        others = {each for each in images if each.lower() not in stages and each != "scratch" and not each.isdigit()}
+        others |= get_object(build, "additional_contexts").keys()
+        if any("$" in each for each in others) or "--platform" in text:
+            continue
+        secrets = {get_text(each, key) for each in get_objects(build, "secrets") for key in ("source", "target")}
+        secrets |= {f"ssh {name.partition('=')[0]}" for name in get_texts(build, "ssh")}
+        target = {
+            "context": context,
+            "dockerfile-inline": _SYNTAX.sub("#", text),
+            "args": {**given, "BUILDKIT_DOCKERFILE_CHECK": "experimental=all"},
+            "contexts": {_USUAL.sub("", each): f"docker-image://{image}" for each in others},
+        }
+        if stage := get_text(build, "target"):
+            target["target"] = stage
+        yield Build(posixpath.relpath(path, folder), target, frozenset(secrets))
+
+
+def find_build_faults(host: Host, build: Build, said: ProgramResult, target: str) -> Iterator[str]:
+    """Yield what BuildKit refuses of a build by its outline, and which files and secrets its instructions would not get."""
+    refusals = re.findall(rf"^ERROR: (?:target {target}: )?failed to solve: (.*)", said.err, re.MULTILINE)
+    # What a registry has, the policy of the trial forbids BuildKit to ask.
+    yield from (each for each in refusals if "source metadata" not in each)
+    context = get_text(build.target, "context")
+    patterns = host.read(f"{context}/.dockerignore") or ""
+    lines = get_text(build.target, "dockerfile-inline").splitlines()
+    for name, line in dict.fromkeys(_LEFT_OUT.findall(said.err)):
+        found = host.stat(f"{context}/{name}")
+        # Of a folder, a line with "!" may take something back in.
+        is_whole = found is not None and (found.kind == "file" or "!" not in patterns)
+        # Of several builds, BuildKit does not say whose line it is.
+        if is_whole and any(name in text for text in lines[int(line) - 1 : int(line)]):
+            yield f"line {line}: .dockerignore leaves {name} out of the build"
+    try:
+        content = parse_json(said.out)
+    except ValueError:
+        return
+    outline = get_object(content, "target", target, "outline") if isinstance(content, dict) else {}
+    for prefix, key in (("", "secrets"), ("ssh ", "ssh")):
+        for each in get_objects(outline, key):
+            if (name := prefix + get_text(each, "name")) not in build.secrets:
+                yield f"an instruction mounts the secret {name}, which nothing gives to the build"
