@@ -25,8 +25,8 @@ PLANS = {
     "cpu": ["--vendor", "cpu"],
     "one consumer GPU": ["--gpu", "RTX 4090", "--driver", "580.65.06"],
     "eight data-center GPUs": ["--gpu", "H100", "--driver", "570.124.06"],
-    "every profile": ["--gpu", "RTX 4090", "--driver", "580.65.06", "--profile", "jupyter"],
-    "every editor": ["--vendor", "cpu", "--editor", "vscode,jetbrains,codespaces,devpod,coder,daytona"],
+    "every profile": ["--gpu", "RTX 4090", "--driver", "580.65.06", "--set", "profiles=jupyter"],
+    "every editor": ["--vendor", "cpu", "--set", "editors=vscode,jetbrains,codespaces,devpod,coder,daytona"],
 }
 PROFILES = ("--profile", "jupyter")
 

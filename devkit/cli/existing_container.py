@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from devkit.solver.plan import Conflict, Plan, Request
 
 
-_GENERATED_FILE_OPTIONS = frozenset(
-    {"engine", "editors", "profiles", "assignments", "ca_certificate", "wheelhouse"} | {"lock", "lock_only"}
-)
+_GENERATED_FILE_OPTIONS = frozenset({"assignments", "ca_certificate", "wheelhouse", "lock", "lock_only"})
 """Options about the contents of devkit's own files, by their names in Click."""
 _VERSION_OPTIONS = frozenset({"torch", "cuda", "python", "image", "pins", "features"})
 _POLICY = "PRJ032"

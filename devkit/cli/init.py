@@ -62,11 +62,13 @@ RENAMED_FLAGS = {
     for name, key in (
         *(
             (name, name)
-            for name in ("name", "index", "torch-index", "hub", "machine", "platform", "glibc", "gpu-runtime")
+            for name in ("name", "index", "torch-index", "hub", "machine", "platform", "glibc", "gpu-runtime", "engine")
         ),
         ("device", "devices"),
+        ("editor", "editors"),
+        ("profile", "profiles"),
     )
-} | {"--sudo": "--set sudo=true", "--bake": "--set bake=true"}
+} | {"--sudo": "--set sudo=true", "--bake": "--set bake=true", "--no-hold": "--set no_hold=true"}
 
 
 def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Path:

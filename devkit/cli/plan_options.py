@@ -130,12 +130,6 @@ _VERSIONS = (
     click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version. Repeat."),
     click.option("--as-of", metavar="DAY", help="Use the packages released by this day, or latest."),
     click.option(
-        "--no-hold",
-        is_flag=True,
-        hidden=True,
-        help="Do not pin the versions that uv resolves: each build installs newer ones.",
-    ),
-    click.option(
         "--feature", "features", multiple=True, metavar="NAME", help="Require this: nf4, fp8, nvcc, graphics … Repeat."
     ),
 )
@@ -160,7 +154,7 @@ _PROJECT = (
 def plan_options(*, with_details: bool) -> Decorator:
     """Return a decorator that adds the options to a command, which receives them as one argument, `options`."""
     machine = section("Machine", *_MACHINE, *(_MACHINE_DETAILS if with_details else ()))
-    # init has 35 others; the line that refuses an index names this one.
+    # init has 34 others; the line that refuses an index names this one.
     allow = allow_index_option(hidden=not with_details)
     groups = (machine, section("Versions", *_VERSIONS), section("Project", *_PROJECT, allow))
     return group_options(groups, PlanOptions, "options")
@@ -221,9 +215,6 @@ _FILE_PATH = click.Path(path_type=Path)
 class ContainerOptions:
     """The flags that describe the dev container; None, False and () mean "not given"."""
 
-    engine: str | None = None
-    editors: tuple[str, ...] = ()
-    profiles: tuple[str, ...] = ()
     ignore_dependencies: bool = False
     ca_certificate: Path | None = None
     wheelhouse: Path | None = None
@@ -237,21 +228,8 @@ class ContainerOptions:
         return PathOptions(self.ca_certificate, self.wheelhouse)
 
 
-def _list_option(*names: str, metavar: str, what: str) -> Decorator:
-    """Build a repeatable option whose values may be comma-separated lists; each item counts once, in the order given."""
-
-    def split(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-        items = (item.strip() for value in given for item in value.split(","))
-        return tuple(dict.fromkeys(item for item in items if item))
-
-    return click.option(*names, multiple=True, callback=split, metavar=metavar, help=f"{what} Repeat.")
-
-
 container_options = group_options(
     (
-        click.option("--engine", type=click.Choice(["docker", "podman"]), help="Write for this engine only."),
-        _list_option("--editor", "editors", metavar="NAME", what="Serve this editor: vscode, jetbrains, codespaces …"),
-        _list_option("--profile", "profiles", metavar="NAME", what="Add services or CI jobs: jupyter, ci."),
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
         click.option(
             "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="CA bundle (PEM) to trust in the image."
@@ -264,7 +242,7 @@ container_options = group_options(
             "assignments",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Any other setting of devkit.toml, such as sudo=true or hub=URL. Repeat.",
+            help="Any other setting of devkit.toml: engine=podman, editors=jetbrains, profiles=jupyter,ci … Repeat.",
         ),
     ),
     ContainerOptions,

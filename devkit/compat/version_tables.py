@@ -351,7 +351,7 @@ class IgnoredKey(TableRow):
 
 @dataclass(frozen=True, kw_only=True)
 class Editor(TableRow):
-    """An editor by the name that `--editor` knows, and the tools that this name may mean.
+    """An editor by the name that the setting `editors` knows, and the tools that this name may mean.
 
     `customizations` are those that it reads, `packages` what its program inside needs of the system. `cpus`,
     `memory_gb` and `storage_gb` are the smallest machine to request from its cloud, 0 for none. `note` is what

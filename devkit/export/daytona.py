@@ -88,7 +88,7 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
     for volume in task.volumes:
         if volume.source:
             raise DevkitError(
-                f"--{volume.role} cannot be a volume of Daytona's: saving renames files, and Daytona's volumes do not allow that",
+                f"--set {volume.role} cannot be a volume of Daytona's: saving renames files, and Daytona's volumes do not allow that",
                 f"Leave out --{volume.role}: run.py uploads the project, and fetches the output.",
             )
     for flag, text in (("--snapshot", settings.snapshot), ("--hub-secret", settings.hub_secret)):

@@ -171,7 +171,7 @@ def _build_mount(task: Task, volume: Volume) -> DockerMount:
         return DockerMount(task.name_new_volume(volume.role), volume.path, is_new=True)
     if not volume.source.startswith("/") and not _VOLUME.fullmatch(volume.source):
         raise DevkitError(
-            f"--{volume.role} {volume.source!r} is neither a volume nor a folder on that machine",
+            f"--set {volume.role} {volume.source!r} is neither a volume nor a folder on that machine",
             "Write the name that docker volume ls shows, or a path that begins with a slash.",
         )
     return DockerMount(volume.source, volume.path)

@@ -24,7 +24,7 @@ from devkit.facts.settings import (
 from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.render.toml_tables import TableSource, parse_table
 
-WHAT, MACHINES, STORAGE = "What runs", "Machines", "Storage"
+WHAT, MACHINES = "What runs", "Machines"
 """The sections of the job's settings in the help."""
 
 
@@ -75,9 +75,9 @@ class JobSettings:
     memory: Annotated[
         str, SettingInfo("Memory of each node, instead of the estimate.", example="64Gi", has_flag=False)
     ] = ""
-    models: Annotated[str, SettingInfo("Models from the hub: claim, folder or volume.", section=STORAGE)] = ""
-    data: Annotated[str, SettingInfo("The project with its data: claim, folder or volume.", section=STORAGE)] = ""
-    checkpoints: Annotated[str, SettingInfo("The output: claim, folder or volume.", section=STORAGE)] = ""
+    models: Annotated[str, SettingInfo("Models from the hub: claim, folder or volume.", has_flag=False)] = ""
+    data: Annotated[str, SettingInfo("The project with its data: claim, folder or volume.", has_flag=False)] = ""
+    checkpoints: Annotated[str, SettingInfo("The output: claim, folder or volume.", has_flag=False)] = ""
     mount: Annotated[
         tuple[str, ...],
         SettingInfo("Other storage at your own path. Repeat.", example="SOURCE:/PATH", has_flag=False),

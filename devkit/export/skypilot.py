@@ -70,7 +70,7 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
         notes.append("every node must see the checkpoints: a bucket shows a file to other nodes only after its upload")
     if _is_on_cluster(settings) and not all(each.source for each in task.volumes):
-        notes.append("new storage is a cloud bucket; on a cluster, name volumes from sky volumes ls with --checkpoints")
+        notes.append("new storage is a cloud bucket; on a cluster, name volumes from sky volumes ls: --set checkpoints=NAME")
     return TargetFiles((Artifact.from_text("task.yaml", _render_task(task, settings)),), (step,), tuple(notes))
 
 
@@ -121,7 +121,7 @@ def _validate_volume(volume: Volume) -> str:
     """Return the name of storage that SkyPilot mounts as a volume. Raises DevkitError."""
     if not _NAME.fullmatch(volume.source):
         raise DevkitError(
-            f"--{volume.role} {volume.source!r} is neither a bucket nor a volume of SkyPilot's",
+            f"--set {volume.role} {volume.source!r} is neither a bucket nor a volume of SkyPilot's",
             "Write it as s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, or as sky volumes ls shows it.",
         )
     return volume.source

@@ -285,7 +285,7 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
     folders = (PurePosixPath(source), *PurePosixPath(source).parents)
     if job.nodes > 1 and any(PurePosixPath(each) in folders for each in NODE_LOCAL_FOLDERS):
         raise DevkitError(
-            f"--{role} {source} is a separate folder on each of the {job.nodes} nodes",
+            f"--set {role} {source} is a separate folder on each of the {job.nodes} nodes",
             "Name a folder on a shared file system.",
         )
     padded_gib = round_up_to_gib(round(min_bytes * HEADROOM))

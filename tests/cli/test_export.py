@@ -86,7 +86,7 @@ def test_every_target_writes_its_files_and_is_then_up_to_date(project, target):
 
 def test_typed_flags_are_kept_with_comments_and_the_next_run_needs_none(project):
     before = (project / "devkit.toml").read_text()
-    exported(project, "slurm", *JOB, "--partition", "gpu", "--models", "/scratch/hub", "--set", "shm=3Gi")
+    exported(project, "slurm", *JOB, "--partition", "gpu", "--set", "models=/scratch/hub", "--set", "shm=3Gi")
     text = (project / "devkit.toml").read_text()
     assert text.startswith(before)
     assert tomllib.loads(text)["job"] == {

@@ -233,11 +233,11 @@ def test_a_project_whose_git_ignores_the_folder_is_told_by_which_line(tmp_path):
     assert "commit them (`git add --force`, because .gitignore:2 ignores them)" in text
 
 
-# `devkit init --editor`: what the chosen editors drop is said, in text and in JSON.
+# `editors`: what the chosen editors drop is said, in text and in JSON.
 
 
 def test_the_report_is_in_the_json_document(tmp_path):
-    done = devkit("init", tmp_path / "new", *GPU, "--editor", "codespaces,daytona", "--json")
+    done = devkit("init", tmp_path / "new", *GPU, "--set", "editors=codespaces,daytona", "--json")
     editors = json.loads(done.stdout)["editors"]
     assert [editor["name"] for editor in editors] == ["codespaces", "daytona"]
     assert {"editor", "tool", "key", "effect", "instead", "source", "is_sure"} == set(editors[0]["dropped"][0])

@@ -347,7 +347,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
     [
         pytest.param(["docter"], "No such command 'docter'.\n  Did you mean doctor?", id="a misspelled command"),
         pytest.param(["export", "slrum"], "No such command 'slrum'.\n  Did you mean slurm?", id="a misspelled target"),
-        pytest.param(["init", "x", "--engine", "dokcer"], "Did you mean docker?", id="a misspelled value"),
+        pytest.param(["init", "x", "--vendor", "nvidai"], "Did you mean nvidia?", id="a misspelled value"),
         pytest.param(
             ["plan", "--vendor", "intel"], "'auto'.\n  devkit plan --help\n", id="a value that resembles none"
         ),

@@ -178,7 +178,7 @@ def test_the_image_installs_the_projects_own_files_with_torch_held(project, inde
     assert [version for version, *hashes in lines if not hashes] == ["torch==2.13.0"]
     held = [version for version, *hashes in lines if hashes]
     assert held == ["engine==9.0", "huggingface-hub==0.36.2", "transformers==4.44.2"]
-    done = run_with_index(project, "init", ".", "--no-hold", "--yes", index=index)
+    done = run_with_index(project, "init", ".", "--set", "no_hold=true", "--yes", index=index)
     assert done.returncode == 0, done.stderr
     lines = (project / ".devcontainer/constraints.txt").read_text().splitlines()[2:]
     assert [line.split()[0] for line in lines] == ["huggingface-hub==0.36.2", "torch==2.13.0"]

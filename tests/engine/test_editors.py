@@ -20,7 +20,7 @@ pytestmark = pytest.mark.nightly
 def light(engine: Engine, folder: Path, editor: str) -> Clone:
     """A project for this editor, whose image is built without the plan's packages."""
     clone = Clone(folder, engine)
-    project.init(clone.folder, *project.PLAN, "--editor", editor)
+    project.init(clone.folder, *project.PLAN, "--set", f"editors={editor}")
     image.provide(engine, image.base_image_of(clone.folder / ".devcontainer/Dockerfile"))
     clone.without_packages()
     return clone

@@ -38,7 +38,7 @@ def lab(engine: Engine, tmp_path: Path) -> Iterator[Clone]:
     (row,) = load_tables().profiles.packages
     wheels = tools.wheelhouse([f"{row.name}=={row.version}"])
     clone = Clone(tmp_path / "quickstart", engine)
-    project.init(clone.folder, *project.PLAN, "--profile", "jupyter", "--wheelhouse", wheels)
+    project.init(clone.folder, *project.PLAN, "--set", "profiles=jupyter", "--wheelhouse", wheels)
     base_image = image.base_image_of(clone.folder / ".devcontainer/Dockerfile")
     image.provide(engine, base_image)
     clone.without_packages()

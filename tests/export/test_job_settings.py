@@ -35,7 +35,7 @@ def test_the_defaults_can_be_a_job():
         pytest.param({"env": (f"A=hf_{'a' * 34}",)}, "--env A looks like a secret", id="a token under another name"),
         pytest.param({"name": "a\nb"}, "--name 'a\\nb' holds a line break", id="a line break"),
         pytest.param({"env": ("A=1\n2",)}, "--env 'A=1\\n2' holds a line break", id="a line break in a variable"),
-        pytest.param({"data": "a\u202eb"}, "--data", id="text that is shown backwards"),
+        pytest.param({"data": "a\u202eb"}, "--set data", id="text that is shown backwards"),
     ],
 )
 def test_what_no_engine_could_run_is_refused_with_a_hint(wrong, said):

@@ -120,7 +120,7 @@ def test_jupyter_listens_on_the_loopback_address_unless_the_service_says_otherwi
     assert "DEVKIT_JUPYTER_IP=0.0.0.0" in jupyter_service()["environment"]
 
 
-# The jobs of `devkit init --profile ci`: each by the linter of its service, and commands that the dev container has.
+# The jobs of the profile `ci`: each by the linter of its service, and commands that the dev container has.
 
 
 GPU = ("--gpu", "RTX 4090", "--driver", "570.124.06", "--no-resolve", "--yes")
@@ -130,7 +130,7 @@ GITHUB, GITLAB = ".github/workflows/dev-container.yml", ".gitlab/dev-container.y
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ci")
-    done = CliRunner().invoke(devkit, ["init", str(folder), *GPU, "--profile", "ci"])
+    done = CliRunner().invoke(devkit, ["init", str(folder), *GPU, "--set", "profiles=ci"])
     assert done.exit_code == 0, done.output
     return folder
 

@@ -154,9 +154,6 @@ def test_the_end_names_the_files_of_the_user_apart_from_those_of_devkit(tmp_path
     ("words", "flag"),
     [
         (("--lock",), "--lock"),
-        (("--editor", "jetbrains"), "--editor"),
-        (("--profile", "jupyter"), "--profile"),
-        (("--engine", "podman"), "--engine"),
         (("--set", "hub=https://hub.example.org"), "--set"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -63,7 +63,7 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
         raise DevkitError(f"--name {task.name!r} must begin with a letter", f"Such as --name job-{task.name}.")
     for volume in task.volumes:
         if volume.source and not is_node_folder(volume):
-            validate_subdomain(volume.source, f"--{volume.role}")
+            validate_subdomain(volume.source, f"--set {volume.role}")
         if ":" in volume.path:
             raise DevkitError(
                 f"cannot mount anything at {volume.path!r}: Kubernetes does not allow a colon in a path",

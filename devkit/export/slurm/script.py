@@ -122,7 +122,7 @@ def _list_storage(task: Task, *, is_inside: bool) -> list[tuple[str, str]]:
         inner = output.relative_to(task.workspace).as_posix()
         folders[VolumeRole.CHECKPOINTS] = f'"$data/{escape_double_quoted(inner)}"'
     sources = {role: task.volume(role).source for role in folders}
-    named = {role: quote_folder(source, f"--{role}") for role, source in sources.items() if source}
+    named = {role: quote_folder(source, f"--set {role}") for role, source in sources.items() if source}
     return [*((str(role), place) for role, place in (folders | named).items()), ("compiled", _COMPILED_FOLDER)]
 
 

@@ -263,7 +263,7 @@ def render_constraints(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
         )
         header = (
             f"# Written by devkit {__version__}: the versions that every image build installs, by the hash of their files.\n"
-            "# `devkit update` renews them; `devkit init --no-hold` leaves them unpinned.\n"
+            "# `devkit update` renews them; `devkit init --set no_hold=true` leaves them unpinned.\n"
         )
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/{CONSTRAINTS}", f"{header}{lines}")
 

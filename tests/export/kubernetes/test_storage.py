@@ -54,7 +54,7 @@ def test_several_nodes_share_what_is_made_for_them_and_must_be_able_to():
 
 def test_what_cannot_be_mounted_is_refused():
     named_wrong = tuple(replace(volume, source="My Claim") for volume in task().volumes)
-    with pytest.raises(DevkitError, match="--models 'My Claim' is not a valid object name"):
+    with pytest.raises(DevkitError, match="--set models 'My Claim' is not a valid object name"):
         made(task(volumes=named_wrong))
     *others, checkpoints = task().volumes
     for path, said in (
