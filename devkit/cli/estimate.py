@@ -376,17 +376,14 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
             raise DevkitError("no model is named", "Name one, such as llama-3.1-8b, or give a config.json.")
         return described, "your model"
     if os.path.exists(model):  # noqa: PTH110 - pathlib would cost a tenth of the command
-        return _read_config(Path(model))
+        path = Path(model)
+        file = path / "config.json" if path.is_dir() else path
+        config = _read_object(file, "Give a model's config.json, or the folder that holds it.")
+        return config, file.resolve().parent.name if file.name == "config.json" else file.stem
     from devkit.estimate.model_catalog import find_model
 
     known = find_model(model)
     return (known.config, known.id) if known else _download_config(model)
-
-
-def _read_config(path: Path) -> tuple[Mapping[str, Any], str]:
-    file = path / "config.json" if path.is_dir() else path
-    config = _read_object(file, "Give a model's config.json, or the folder that holds it.")
-    return config, file.resolve().parent.name if file.name == "config.json" else file.stem
 
 
 def _read_object(file: Path, hint: str) -> Mapping[str, Any]:

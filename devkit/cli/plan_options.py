@@ -160,16 +160,6 @@ def plan_options(*, with_details: bool) -> Decorator:
     return group_options(groups, PlanOptions, "options")
 
 
-def _require_driver_version(driver: str | None) -> None:
-    """Raise DevkitError for a CUDA version given as the driver's. Drivers are numbered from 300 on."""
-    major = (driver or "").partition(".")[0]
-    if major.isdigit() and int(major) < 100:
-        raise DevkitError(
-            f"--driver {driver} is a CUDA version, not a driver's",
-            f"A driver is numbered such as 570.124.06, the first value that nvidia-smi prints. For CUDA: --cuda {driver}",
-        )
-
-
 def build_request_from_options(options: PlanOptions, facts: Facts | None = None) -> Request:
     """Build the solver's request.
 
@@ -179,7 +169,13 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
     from devkit.probe.saved_facts import load_saved_facts
     from devkit.solver.request import build_machine_from_facts, build_machine_from_flags, build_request
 
-    _require_driver_version(options.driver)
+    driver = options.driver
+    major = (driver or "").partition(".")[0]
+    if major.isdigit() and int(major) < 100:
+        raise DevkitError(
+            f"--driver {driver} is a CUDA version, not a driver's",
+            f"A driver is numbered such as 570.124.06, the first value that nvidia-smi prints. For CUDA: --cuda {driver}",
+        )
     machines = [build_machine_from_facts(load_saved_facts([Path(path)]), origin=path) for path in options.facts]
     if options.describes_machine:
         machines.append(build_machine_from_flags(**{name: getattr(options, name) for name in _MACHINE_FIELDS}))

@@ -38,11 +38,6 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
     if not isinstance(found, Resolved):
         return "resolved with the version tables; the project names no package"
     wheels = {each.name for each in plan.compiled if each.mode is CompileMode.WHEEL}
-    return "; ".join(("resolved", *_list_sources(found, wheels), *_list_imports(root, dependencies, found)))
-
-
-def _list_sources(found: Resolved, wheels: set[str]) -> list[str]:
-    """List the packages that the image build compiles, and those it takes without a check; `wheels` come from elsewhere."""
     built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source if name not in wheels]
     says = [f"{len(built)} built from source ({join_some(built)})"] if built else []
     read = {each.package for each in found.builds} | wheels
@@ -50,7 +45,7 @@ def _list_sources(found: Resolved, wheels: set[str]) -> list[str]:
         says.append(f"the build requirements of {join_some(unknown)} were not read")
     if found.unread:
         says.append(f"the requirements of {format_count(len(found.unread), 'package')} not checked")
-    return says
+    return "; ".join(("resolved", *says, *_list_imports(root, dependencies, found)))
 
 
 def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> list[str]:

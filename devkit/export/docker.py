@@ -116,7 +116,7 @@ def _render_run_script(task: Task, settings: DockerContextSettings, project: str
         gpus=task.accelerator.count,
         vendor=task.accelerator.vendor.value,
         modes=("rocm", "cpu") if task.accelerator.vendor is Vendor.ROCM else ("nvidia", "cdi", "cpu"),
-        first_devices=",".join(_list_device_numbers(task)),
+        first_devices=",".join(map(str, range(task.accelerator.count))),
         volumes=[_quote_mount(each) for each in new],
         project=project,
         data=_quote_mount(data) if data.is_new else None,
@@ -135,6 +135,8 @@ def _render_run_script(task: Task, settings: DockerContextSettings, project: str
 
 def _build_create_options(task: Task, user: str) -> list[str]:
     """Build the options of docker create, each with its value."""
+    # All processes are on one machine.
+    environment = (*task.environment, *build_rendezvous_variables(task, address="127.0.0.1", rank="0"))
     pairs = [
         ["--init"],
         ["--workdir", task.start_folder],
@@ -143,20 +145,10 @@ def _build_create_options(task: Task, user: str) -> list[str]:
         ["--stop-timeout", str(task.grace_s)],
         ["--security-opt", "no-new-privileges:true"],
         *([["--user", user]] if user else []),
-        *(["--env", f"{name}={value}"] for name, value in _build_environment(task)),
+        *(["--env", f"{name}={value}"] for name, value in environment),
         *(["--mount", each.option] for each in _list_mounts(task)),
     ]
     return [quote_shell(pair) for pair in pairs]
-
-
-def _build_environment(task: Task) -> tuple[tuple[str, str], ...]:
-    """Build the container's environment. All processes are on one machine."""
-    return (*task.environment, *build_rendezvous_variables(task, address="127.0.0.1", rank="0"))
-
-
-def _list_device_numbers(task: Task) -> tuple[str, ...]:
-    """Return the GPUs that the job takes by default: the first ones."""
-    return tuple(str(number) for number in range(task.accelerator.count))
 
 
 def _list_mounts(task: Task) -> tuple[DockerMount, ...]:

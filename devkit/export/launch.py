@@ -16,7 +16,13 @@ LAUNCHER = ("devkit", "launch")
 
 def build_finetune_command(settings: FinetuneSettings) -> tuple[str, ...]:
     """Build `devkit finetune` with every setting that differs from its default, in the settings' order."""
-    return ("devkit", "finetune", *_build_flags(settings))
+    flags: list[str] = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if value == field.default and field.name != "output":
+            continue
+        flags += format_setting(FinetuneSettings, field.name, value)
+    return ("devkit", "finetune", *flags)
 
 
 def build_node_command(settings: FinetuneSettings, *, is_distributed: bool) -> tuple[str, ...]:
@@ -51,13 +57,3 @@ def build_torchrun_variables(*, grace_s: int) -> tuple[tuple[str, str], ...]:
     Source: https://github.com/pytorch/pytorch/pull/172596, https://github.com/pytorch/pytorch/issues/154849
     """
     return (("PET_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS), ("PET_SHUTDOWN_TIMEOUT", str(grace_s)))
-
-
-def _build_flags(settings: FinetuneSettings) -> tuple[str, ...]:
-    flags: list[str] = []
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if value == field.default and field.name != "output":
-            continue
-        flags += format_setting(FinetuneSettings, field.name, value)
-    return tuple(flags)

@@ -70,7 +70,9 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
         notes.append("every node must see the checkpoints: a bucket shows a file to other nodes only after its upload")
     if _is_on_cluster(settings) and not all(each.source for each in task.volumes):
-        notes.append("new storage is a cloud bucket; on a cluster, name volumes from sky volumes ls: --set checkpoints=NAME")
+        notes.append(
+            "new storage is a cloud bucket; on a cluster, name volumes from sky volumes ls: --set checkpoints=NAME"
+        )
     return TargetFiles((Artifact.from_text("task.yaml", _render_task(task, settings)),), (step,), tuple(notes))
 
 

@@ -61,8 +61,7 @@ def _list_entries() -> Iterable[tuple[Nearest, str]]:
     for family in load_families():
         if family.is_consequence or family.is_harmless:
             continue
-        shown = re.sub(r"\{\w+:\w+\}", "…", family.texts[0])
-        yield Nearest(family.id, family.name, shown), " ".join(family.texts)
+        yield Nearest(family.id, family.name, re.sub(r"\{\w+:\w+\}", "…", family.texts[0])), " ".join(family.texts)
 
 
 def _split(text: str) -> list[str]:

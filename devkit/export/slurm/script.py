@@ -198,7 +198,7 @@ def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
         raise DevkitError(
             f"the site decides Slurm's name of {name}", "List them with sinfo -o %G and set one: --set gpu_type=NAME."
         )
-    return _shorten_gpu_name(_MEMORY_SIZE.sub("", name))
+    return re.sub(r"[^a-z0-9]+", "", _NOISE.sub("", _MEMORY_SIZE.sub("", name)).lower())
 
 
 def list_gpu_notes(task: Task, settings: SlurmSettings) -> list[str]:
@@ -209,10 +209,6 @@ def list_gpu_notes(task: Task, settings: SlurmSettings) -> list[str]:
     return [
         f"the cluster is assumed to call the GPU {kind}: see sinfo -o '%P %G', and pass --set gpu_type for another name"
     ]
-
-
-def _shorten_gpu_name(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "", _NOISE.sub("", name).lower())
 
 
 def format_enroot_reference(image: str) -> str:

@@ -24,7 +24,7 @@ from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.doctor.trials import describe_way
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
-from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Trials, Way, Wsl
+from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Way, Wsl
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
@@ -167,19 +167,15 @@ def container_starts(facts: Facts) -> Iterator[Problem]:
         kind, evidence = "image" if ":" in name else "container", (f"{engine} still lists {name}",)
         yield problem("left-behind", engine=engine, name=name, kind=kind, subject=name, evidence=evidence)
     try:
-        yield from _judge_plain(facts, trials)
+        plain = tuple(each for each in trials.tried if each.way in (Way.IMAGE, Way.PLAIN))
+        is_nvidia = isinstance(facts.engine, Engine) and facts.engine.default_runtime == "nvidia"
+        if is_nvidia and any(setting.startswith("default-runtime ") for each in plain for setting in each.settings):
+            raise NotApplicable("a different runtime than the default, nvidia, starts it: see CTK013")
+        yield from judge_trials(facts, plain)
     except NotApplicable:
         # A check that is skipped has no findings, and a trial that hangs is the one that leaves something behind.
         if not trials.left_behind:
             raise
-
-
-def _judge_plain(facts: Facts, trials: Trials) -> Iterator[Problem]:
-    plain = tuple(each for each in trials.tried if each.way in (Way.IMAGE, Way.PLAIN))
-    is_nvidia = isinstance(facts.engine, Engine) and facts.engine.default_runtime == "nvidia"
-    if is_nvidia and any(setting.startswith("default-runtime ") for each in plain for setting in each.settings):
-        raise NotApplicable("a different runtime than the default, nvidia, starts it: see CTK013")
-    yield from judge_trials(facts, plain)
 
 
 @check("ENG020", require_host)
