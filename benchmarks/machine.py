@@ -49,12 +49,27 @@ def _gpu() -> str:
     return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def format_rows(value: object, indent: str = "") -> str:
+    """Format as JSON in which each row stands on one line: what fits into 240 columns is not broken."""
+    line = json.dumps(value)
+    if len(indent) + len(line) <= 240 or not isinstance(value, dict | list):
+        return line
+    inner = f"{indent}  "
+    names = [f"{json.dumps(name)}: " for name in value] if isinstance(value, dict) else [""] * len(value)
+    parts = [
+        f"{inner}{name}{format_rows(each, inner)}"
+        for name, each in zip(names, value.values() if isinstance(value, dict) else value, strict=True)
+    ]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join((opening, ",\n".join(parts), f"{indent}{closing}"))
+
+
 def record(name: str, result: dict[str, object]) -> Path:
     """Write `result` with machine and date to results/<name>.json."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     document = {"measured_at": datetime.datetime.now(datetime.UTC).date().isoformat(), "machine": describe(), **result}
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    path.write_text(format_rows(document) + "\n")
     return path
 
 
