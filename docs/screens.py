@@ -106,10 +106,8 @@ def show_up() -> Callable[[], object]:
 
 
 SCREENS = {
-    "doctor-healthy": ("devkit doctor", draw_doctor("ubuntu-4090-ok")),
     "doctor-no-gpu": ("devkit doctor", draw_doctor("no-gpu-laptop")),
     "doctor-driver": ("devkit doctor", draw_doctor("driver-lib-mismatch")),
-    "doctor-toolkit": ("devkit doctor", draw_doctor("toolkit-missing")),
     "verify": ("devkit verify --here --quick", draw_captured(show_verify)),
     "finetune": ("devkit finetune --settings run.toml", draw_captured(show_finetune)),
     "up": ("devkit up", draw_captured(show_up)),
