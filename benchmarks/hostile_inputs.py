@@ -40,10 +40,7 @@ HARMLESS_COST: dict[str, tuple[float, float]] = {}
 """Seconds and megabytes of the commands that import torch, for a harmless input."""
 MEBIBYTE = 1 << 20
 FIXED = ("--vendor=cpu", "--torch=2.13.0", "--python=3.11", "--machine=x86_64", "--glibc=2.36", "--no-resolve")
-PROJECT = (
-    ("doctor", "--project", "{}", "--json"),
-    ("init", "{}", "--yes", *FIXED),
-)
+PROJECT = (("doctor", "--project", "{}", "--json"), ("init", "{}", "--yes", *FIXED))
 UPDATE = (*PROJECT, ("update", "{}", "--check", "--no-resolve"))
 FACTS = (
     ("doctor", "--facts", "{}/input"),
@@ -51,13 +48,10 @@ FACTS = (
     ("fleet", "compare", "{}/input", "{}/input"),
     ("estimate", "meta-llama/Llama-3.1-8B", "--facts", "{}/input"),
 )
-REPORT = (
-    ("verify", "--check", "{}/input"),
-    ("fleet", "compare", "{}/input", "{}/input"),
-)
+REPORT = (("fleet", "compare", "{}/input", "{}/input"),)
 LOG = (("explain", "-"),)
 CONFIG = (("estimate", "{}/config.json"), ("estimate", "{}"))
-JOB = (("export", "kubernetes", "{}"), ("export", "slurm", "{}"), ("export", "--check", "--project", "{}"))
+JOB = (("export", "kubernetes", "{}"), ("export", "slurm", "{}"))
 DATA = (("data", "update", "{}/input"),)
 FLEET = (("fleet", "doctor", "--hosts-file", "{}/input", "--ssh", "false", "--timeout", "1"),)
 CASE = (("explain", "{}/input"), ("explain", "{}/input", "--facts", "{}/input"))
@@ -684,11 +678,7 @@ INPUTS = (
     Hostile("reports: deep", REPORT, text("input", '{"a":' * DEEP, "1", "}" * DEEP)),
     Hostile("reports: a named pipe", REPORT, fifo("input")),
     Hostile("reports: /dev/zero", REPORT, link("input", "/dev/zero")),
-    Hostile(
-        "reports: a million lines",
-        (("fleet", "compare", "{}/input", "{}/input"),),
-        text("input", "{}\n" * MILLION),
-    ),
+    Hostile("reports: a million lines", REPORT, text("input", "{}\n" * MILLION)),
     # Logs.
     Hostile("logs: 200 MB", LOG, large("stdin", item="RuntimeError: CUDA error: invalid device function\n")),
     Hostile("logs: one line of 20 MB", LOG, text("stdin", "CUDA error " * 2_000_000)),

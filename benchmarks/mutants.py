@@ -139,19 +139,7 @@ def list_words(mutant: tuple[str, int, int]) -> list[str]:
 
 def find_failing(copy: Path, tests: list[str], marks: str) -> str:
     """Run these tests in a copy, of those with such marks, until one fails; its name, "" where all pass."""
-    argv = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--tb=no",
-        "-m",
-        marks,
-        *tests,
-    ]
+    argv = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", marks, *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     try:
         done = subprocess.run(

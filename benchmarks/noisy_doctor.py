@@ -103,10 +103,7 @@ def list_streams() -> Iterator[Condition]:
         "standard output is full", Effect.NO_REPORT, around=shell('exec "$@" >/dev/full'), arguments=(), exit_codes=(2,)
     )
     yield Condition(
-        "the report's file is full",
-        Effect.NO_REPORT,
-        arguments=("--output", "/dev/full"),
-        exit_codes=(0, 2),
+        "the report's file is full", Effect.NO_REPORT, arguments=("--output", "/dev/full"), exit_codes=(0, 2)
     )
     yield Condition(
         "the facts' file is full", Effect.NO_REPORT, arguments=("--save-facts", "/dev/full"), exit_codes=(0, 2)

@@ -32,15 +32,7 @@ from benchmarks.tracing.model import (
     register_phase_hooks,
     replace_linear_layers,
 )
-from benchmarks.tracing.stream import (
-    Allocation,
-    Deallocation,
-    EventStream,
-    MemoryEvent,
-    Section,
-    StepPhase,
-    TensorKind,
-)
+from benchmarks.tracing.stream import Allocation, Deallocation, EventStream, MemoryEvent, Section, StepPhase, TensorKind
 from devkit.errors import DevkitError
 from devkit.estimate.settings import (
     ALL_LINEAR,

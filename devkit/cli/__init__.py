@@ -41,9 +41,7 @@ GROUPS = {
         "finetune": "Train an adapter or a whole model on your texts.",
         "generate": "Generate text with a model or an adapter.",
     },
-    "Ship": {
-        "export": "Export plan and job to Kubernetes, Slurm and launchers.",
-    },
+    "Ship": {"export": "Export plan and job to Kubernetes, Slurm and launchers."},
     "More": {
         "fleet": "Diagnose, compare and monitor many machines.",
         "bundle": "Collect everything needed to build the image without a network.",
@@ -64,10 +62,7 @@ HIDDEN = {
 }
 """Commands that programs run."""
 COMMANDS = {name: summary for group in (*GROUPS.values(), HIDDEN) for name, summary in group.items()}
-_MODULES = {
-    **dict.fromkeys(("up", "shell", "run", "down"), "dev_container"),
-    "schema": "documents",
-}
+_MODULES = {**dict.fromkeys(("up", "shell", "run", "down"), "dev_container"), "schema": "documents"}
 """The modules of commands that share one."""
 RENAMED = {
     "install": "plan --install",

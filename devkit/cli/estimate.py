@@ -335,12 +335,7 @@ def _find_defaults(stack: Stack, method: Method, given: EstimateOptions) -> dict
     if stack is Stack.TRL:
         precision = Precision.BF16 if is_quantized else Precision.FP32
         return {"loss": Loss.CHUNKED, "adapter_precision": precision, "checkpointing": True, "autocast": True}
-    return {
-        "loss": Loss.STANDARD,
-        "adapter_precision": Precision.FP32,
-        "checkpointing": False,
-        "upcast": is_quantized,
-    }
+    return {"loss": Loss.STANDARD, "adapter_precision": Precision.FP32, "checkpointing": False, "upcast": is_quantized}
 
 
 _NEEDED_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")

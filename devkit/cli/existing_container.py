@@ -211,7 +211,7 @@ def _print_left_alone(torch: Mapping[str, str], options: WriteOptions) -> None:
     _print_torch(torch)
     print_wrapped(
         "unchanged: your dev container requests no GPU and has nothing that uses one. If it is to have one, let it"
-        " install torch for CUDA and ask for the GPU:",
+        " install torch for CUDA and ask for the GPU:"
     )
     click.echo('    "hostRequirements": { "gpu": "optional" }')
 

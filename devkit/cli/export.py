@@ -262,12 +262,7 @@ class ExportResult:
 
 
 def plan_export(
-    target: ExportTarget,
-    directory: Path,
-    given: Mapping[str, Any],
-    *,
-    output: Path | None = None,
-    force: bool = False,
+    target: ExportTarget, directory: Path, given: Mapping[str, Any], *, output: Path | None = None, force: bool = False
 ) -> ExportResult:
     """Compute what exporting to the target would write. Raises DevkitError for input that cannot be a job.
 

@@ -164,9 +164,7 @@ def format_run_utilization(run: TrainingRun) -> tuple[str, ...]:
 
 DAY_S = 86_400
 
-_TIMESTAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|([+-])(\d\d):?(\d\d))?)?",
-)
+_TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|([+-])(\d\d):?(\d\d))?)?")
 
 
 def compute_seconds_between(earlier: str, later: str) -> int | None:

@@ -9,13 +9,7 @@ from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_cause
-from devkit.doctor.signatures.log_text import (
-    NEAR,
-    Excerpt,
-    Words,
-    is_about_gpus,
-    read_words,
-)
+from devkit.doctor.signatures.log_text import NEAR, Excerpt, Words, is_about_gpus, read_words
 from devkit.doctor.signatures.matching import MAX_CAUSES, find_errors
 from devkit.doctor.signatures.missing_names import describe_history, find_missing_name
 from devkit.doctor.signatures.model import Cause, Consequence, Family, Match

@@ -275,11 +275,7 @@ def _build_layer(
         width = read.optional_size("intermediate_size", 4 * hidden)
         mlp = _build_mlp(read, width)
         return LayerShape(
-            count=count,
-            linears=(*attention.linears, *mlp),
-            other_parameters=norms,
-            intermediate=width,
-            window=window,
+            count=count, linears=(*attention.linears, *mlp), other_parameters=norms, intermediate=width, window=window
         )
     keys = family.experts
     width, experts = read.size(keys.width), read.size(keys.count)

@@ -97,8 +97,7 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
     tag = task.image.rpartition("/")[2].partition(":")[2]
     if not settings.snapshot and "@" not in task.image and (not tag or tag in _MUTABLE_TAGS):
         raise DevkitError(
-            f"Daytona refuses images with a mutable tag: {task.image}",
-            "Name a fixed tag: --image REGISTRY/NAME:1",
+            f"Daytona refuses images with a mutable tag: {task.image}", "Name a fixed tag: --image REGISTRY/NAME:1"
         )
 
 
@@ -124,9 +123,4 @@ def _build_resources(task: Task) -> tuple[str, ...]:
     return tuple(arguments)
 
 
-TARGET = ExportTarget(
-    "daytona",
-    DaytonaSettings,
-    render_daytona,
-    needs_image=lambda settings: not settings.snapshot,
-)
+TARGET = ExportTarget("daytona", DaytonaSettings, render_daytona, needs_image=lambda settings: not settings.snapshot)

@@ -14,13 +14,7 @@ from devkit.errors import DevkitError
 from devkit.export.targets import TARGETS, ExportTarget
 from devkit.export.values import parse_duration, parse_size
 from devkit.facts.secrets import contains_token, holds_secret
-from devkit.facts.settings import (
-    SettingInfo,
-    describe_settings,
-    find_setting_type,
-    format_option,
-    validate_ranges,
-)
+from devkit.facts.settings import SettingInfo, describe_settings, find_setting_type, format_option, validate_ranges
 from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.render.toml_tables import TableSource, parse_table
 
@@ -79,8 +73,7 @@ class JobSettings:
     data: Annotated[str, SettingInfo("The project with its data: claim, folder or volume.", has_flag=False)] = ""
     checkpoints: Annotated[str, SettingInfo("The output: claim, folder or volume.", has_flag=False)] = ""
     mount: Annotated[
-        tuple[str, ...],
-        SettingInfo("Other storage at your own path. Repeat.", example="SOURCE:/PATH", has_flag=False),
+        tuple[str, ...], SettingInfo("Other storage at your own path. Repeat.", example="SOURCE:/PATH", has_flag=False)
     ] = ()
     workdir: Annotated[
         str, SettingInfo("Folder of the container in which your own command starts.", has_flag=False)

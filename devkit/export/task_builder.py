@@ -112,10 +112,7 @@ def build_task(
         if config is not None and needs is not None and hardware.vendor is Vendor.NVIDIA:
             fitting = tuple(find_fitting_gpus(plan, finetune, config, hardware))
     accelerator = Accelerator(
-        vendor=hardware.vendor,
-        name=hardware.gpu,
-        count=count,
-        memory_bytes=_find_gpu_memory(hardware, needs),
+        vendor=hardware.vendor, name=hardware.gpu, count=count, memory_bytes=_find_gpu_memory(hardware, needs)
     )
     slug = exported.project.slug
     workspace = f"/workspaces/{slug}"

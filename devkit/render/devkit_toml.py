@@ -183,10 +183,7 @@ _ONE_OF = {
 }
 """Setting -> its possible values, the same as those of its flag."""
 
-_PUBLIC_INDEXES = (
-    ("index", "https://pypi.org/simple"),
-    ("torch_index", "https://download.pytorch.org/whl"),
-)
+_PUBLIC_INDEXES = (("index", "https://pypi.org/simple"), ("torch_index", "https://download.pytorch.org/whl"))
 """The indexes of packages without a mirror."""
 
 

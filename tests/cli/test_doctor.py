@@ -186,10 +186,7 @@ def test_saved_facts_keep_what_was_left_behind(ask_beside, run_folder, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        pytest.param(("--run", "/nowhere"), "holds no steps of a run", id="no such run"),
-    ],
+    ("words", "said"), [pytest.param(("--run", "/nowhere"), "holds no steps of a run", id="no such run")]
 )
 def test_what_is_not_there_is_refused_in_one_line(ask_beside, words, said):
     result = ask_beside(*words)

@@ -70,10 +70,7 @@ def test_an_interrupt_ends_quietly_with_130(monkeypatch, capsys, error):
     assert (code, err) == (ExitCode.INTERRUPTED, "Interrupted.\n")
 
 
-SUBCOMMANDS = {
-    "export": ("kubernetes", "slurm", "skypilot", "daytona", "docker"),
-    "fleet": ("doctor", "files"),
-}
+SUBCOMMANDS = {"export": ("kubernetes", "slurm", "skypilot", "daytona", "docker"), "fleet": ("doctor", "files")}
 
 
 def test_an_interrupt_inside_exec_ends_with_130_and_not_by_the_signal(tmp_path):

@@ -10,11 +10,7 @@ DEV = ".devcontainer/devcontainer.json"
 DOCKERFILE = ".devcontainer/Dockerfile"
 COMPOSE = ".devcontainer/compose.yaml"
 
-GOOD = {
-    "build": {"dockerfile": "Dockerfile"},
-    "runArgs": ["--gpus", "all", "--shm-size=8g"],
-    "remoteUser": "dev",
-}
+GOOD = {"build": {"dockerfile": "Dockerfile"}, "runArgs": ["--gpus", "all", "--shm-size=8g"], "remoteUser": "dev"}
 IMAGE = """\
 FROM python:3.12-slim-bookworm
 RUN apt-get update && apt-get install -y gcc libc6-dev

@@ -105,12 +105,7 @@ INSIDE = [
     ("CON005", loader(WHO_KNOWS), "passed", "no cache to read"),
     ("CON013", workspace(), "passed", "a writable workspace"),
     ("CON013", workspace(**CLOSED), "error", "not writable"),
-    (
-        "CON013",
-        workspace(**CLOSED, owner_uid=0),
-        "error: sudo chown -R 1000 . | where: host",
-        "root took it",
-    ),
+    ("CON013", workspace(**CLOSED, owner_uid=0), "error: sudo chown -R 1000 . | where: host", "root took it"),
     ("CON013", workspace(**CLOSED, exists=False), "skipped", "no folder"),
     ("CON013", workspace(**CLOSED, path="/"), "skipped", "the root"),
     ("CON013", changed(inside(), {"storage": WHO_KNOWS}), "skipped", "folders that were not read"),

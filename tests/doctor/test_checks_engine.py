@@ -171,12 +171,7 @@ BROKEN_RUNC = ProgramFailure("/usr/bin/runc", ("its interpreter /x does not exis
 
 CASES = [
     ("ENG018", healthy(), "passed", "an engine answers"),
-    (
-        "ENG018",
-        say("failed: no such thing"),
-        "error: dockerd fails: failed: no such thing | likely",
-        "unknown words",
-    ),
+    ("ENG018", say("failed: no such thing"), "error: dockerd fails: failed: no such thing | likely", "unknown words"),
     (
         "ENG018",
         say("btrfs?", settings=NAMED),

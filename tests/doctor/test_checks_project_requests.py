@@ -77,13 +77,7 @@ def resolved(**changes):
 
 CASES = [
     ("PRJ038", {}, "passed", "Compose resolves it", resolved()),
-    (
-        "PRJ038",
-        {},
-        "error: docker compose config fails | TAG=",
-        "it refuses",
-        host(compose_config=REFUSED),
-    ),
+    ("PRJ038", {}, "error: docker compose config fails | TAG=", "it refuses", host(compose_config=REFUSED)),
     ("PRJ039", composed(service()), "passed", "all GPUs"),
     (
         "PRJ039",

@@ -219,7 +219,7 @@ TRIALS = {
         "DRV005": "rm /dev/nvidia-uvm /dev/nvidia0",
     },
     "specifications that cannot be read": {
-        "CDI003": f"head -c 200 {SPEC} >/run/s; cat /run/s >{SPEC}; echo >/etc/cdi/nvidia2.json",
+        "CDI003": f"head -c 200 {SPEC} >/run/s; cat /run/s >{SPEC}; echo >/etc/cdi/nvidia2.json"
     },
     "an old toolkit under systemd's driver": {
         "CTK006": "echo 1.17.3 >/opt/old-toolkit",
@@ -347,10 +347,7 @@ def test_what_findings_print_repairs_the_machine(machine, name):
     assert set(done["after"]) <= set(done["before"]), done
 
 
-TRIED_ELSEWHERE = {
-    "CON013": "tests/doctor/test_printed_fixes.py",
-    "STO001": "tests/doctor/test_printed_fixes.py",
-}
+TRIED_ELSEWHERE = {"CON013": "tests/doctor/test_printed_fixes.py", "STO001": "tests/doctor/test_printed_fixes.py"}
 NOT_HELD = {
     "CON001": "it is found in a container, and what it prints is typed on the host and creates another",
     "CUD007": "its command is a setting for the next build: what nvcc left as PTX before is not seen, so the note stays",

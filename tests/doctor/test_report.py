@@ -3,13 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.doctor.model import (
-    Crashed,
-    Fix,
-    Passed,
-    Severity,
-    Skipped,
-)
+from devkit.doctor.model import Crashed, Fix, Passed, Severity, Skipped
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.documents import build_check_list_document
 from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS, Tone

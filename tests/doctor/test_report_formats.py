@@ -176,9 +176,7 @@ def test_a_cause_is_a_result_and_its_consequence_a_suppressed_one():
 
 
 @pytest.mark.parametrize(
-    ("severity", "level"),
-    [(Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.NOTE, "note")],
-    ids=str,
+    ("severity", "level"), [(Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.NOTE, "note")], ids=str
 )
 def test_levels_follow_the_severity(severity, level):
     assert results(an_outcome("DRV901", a_finding(severity)))[0]["level"] == level

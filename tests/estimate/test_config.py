@@ -6,13 +6,7 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.settings import (
-    InferenceSettings,
-    Method,
-    Precision,
-    TrainingSettings,
-    decode_settings,
-)
+from devkit.estimate.settings import InferenceSettings, Method, Precision, TrainingSettings, decode_settings
 from devkit.formats.documents import encode
 
 # From a config.json to a shape: what is read, and what is refused.

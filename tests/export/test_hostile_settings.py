@@ -31,10 +31,7 @@ HARMLESS = "harmless"
 STORAGE = ("models", "data", "checkpoints")
 SHAPES = ("{}", "NAME={}", "example.org/name={}", "{}:1", "/{}", "{}/1", "--comment={}")
 """What a setting may be made of; the first that is accepted is used."""
-BESIDE = {
-    "venv": {"flavor": ContainerRuntime.NONE},
-    "conda": {"flavor": ContainerRuntime.NONE},
-}
+BESIDE = {"venv": {"flavor": ContainerRuntime.NONE}, "conda": {"flavor": ContainerRuntime.NONE}}
 """Settings that need others."""
 CLOSED = {
     *("processes", "gpu", "time", "grace", "memory", "shm", "models_size", "data_size", "checkpoints_size"),

@@ -119,12 +119,7 @@ def test_an_export_of_another_system_gives_way_to_the_project_s_other_files(tmp_
 def test_of_an_export_of_another_system_alone_the_package_index_brings_what_it_has(tmp_path):
     found = read(tmp_path, EXPORT)
     assert (found.tool, found.conda) == (PackageManager.CONDA, ())
-    assert sorted(asked(found).values()) == [
-        "addict==2.4.0",
-        "opencv-python==4.8.0.76",
-        "pytz==2023.3.post1",
-        "tzdata",
-    ]
+    assert sorted(asked(found).values()) == ["addict==2.4.0", "opencv-python==4.8.0.76", "pytz==2023.3.post1", "tzdata"]
     assert list(limits(found).values()) == ["torch==2.0.1"]
     assert [each.what for each in found.left_out] == ["conda's own packages"]
 

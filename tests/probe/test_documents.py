@@ -112,10 +112,10 @@ def test_files_are_merged_as_compose_does(over, result):
     base = parse_yaml_tree("a: {list: [1], text: x}", file="base")
     found = merge_compose_nodes(base, parse_yaml_tree(over, file="over")).at("a")
     listed = found.at("list")
-    assert (
-        [item.text for item in listed.items] if listed.kind is NodeKind.LIST else None,
-        found.at("text").text,
-    ) == (result["list"], result["text"])
+    assert ([item.text for item in listed.items] if listed.kind is NodeKind.LIST else None, found.at("text").text) == (
+        result["list"],
+        result["text"],
+    )
 
 
 def test_a_command_is_replaced_and_a_merged_value_knows_its_file():

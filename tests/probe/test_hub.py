@@ -84,10 +84,7 @@ def test_proxies_lose_their_logins(tmp_path):
     found = hub_settings(
         tmp_path, HTTPS_PROXY="http://ann:geheim@proxy:3128", all_proxy="socks5://127.0.0.1:1080", HTTP_PROXY=""
     )
-    assert found.proxies == (
-        Proxy("HTTPS_PROXY", "http://proxy:3128"),
-        Proxy("all_proxy", "socks5://127.0.0.1:1080"),
-    )
+    assert found.proxies == (Proxy("HTTPS_PROXY", "http://proxy:3128"), Proxy("all_proxy", "socks5://127.0.0.1:1080"))
 
 
 @pytest.mark.parametrize(

@@ -283,14 +283,7 @@ WORDS = re.findall(
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["--gpus", "all", "nvidia", "a", "${x}", ""]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(WORDS),
-            inner,
-            max_size=5,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=5),
     max_leaves=20,
 )
 

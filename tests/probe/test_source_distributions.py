@@ -73,10 +73,7 @@ def read(files: dict[str, str]) -> dict[str, str]:
             {"setup.py": "setup(ext=[Extension('a', ['a.i'])], install_requires=['cmake'])"},
             {"program swig": "setup.py:1"},
         ),
-        (
-            {"pyproject.toml": "[build-system]\nrequires = ['setuptools-rust']\n"},
-            {"program cargo": "pyproject.toml"},
-        ),
+        ({"pyproject.toml": "[build-system]\nrequires = ['setuptools-rust']\n"}, {"program cargo": "pyproject.toml"}),
         ({"setup.py": "print 'of Python 2'\n", "pyproject.toml": "[[["}, {}),
     ],
 )

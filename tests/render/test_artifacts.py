@@ -18,13 +18,7 @@ from devkit.errors import DevkitError
 from devkit.release import __version__
 from devkit.render.container.compose import GPU_MODES
 from devkit.render.container.devcontainer import render_devcontainer_json
-from devkit.render.container.settings import (
-    ContainerSettings,
-    FromCheckout,
-    FromIndex,
-    FromUrl,
-    FromWheel,
-)
+from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, FromUrl, FromWheel
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
 from tests.golden import assert_golden

@@ -18,16 +18,7 @@ from devkit.errors import DevkitError
 from devkit.facts.project import Policy
 from devkit.render.container.settings import slugify, validate_project_name
 from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings, parse_devkit_toml, render_devkit_toml
-from tests.render.injection import (
-    HOSTILE,
-    WORDS,
-    Ran,
-    assert_refused_or_carried,
-    assert_said_cleanly,
-    fixed,
-    ran,
-    tree,
-)
+from tests.render.injection import HOSTILE, WORDS, Ran, assert_refused_or_carried, assert_said_cleanly, fixed, ran, tree
 from tests.render.test_certificates import AUTHORITY
 
 # Hostile values in every flag, every setting of devkit.toml and every path: refused in one line, or carried exactly.

@@ -120,9 +120,7 @@ ADDED = f"--extra-index-url {CU130}"
         pytest.param("pip install torch", f"pip install {ADDED} torch==2.13.0+cu130", id="one package"),
         pytest.param("pip install torch==2.9.1", "pip install torch==2.9.1", id="a version of the user's"),
         pytest.param(
-            "pip install \"torch\" 'peft'",
-            f"pip install {ADDED} \"torch==2.13.0+cu130\" 'peft'",
-            id="quotes stay",
+            "pip install \"torch\" 'peft'", f"pip install {ADDED} \"torch==2.13.0+cu130\" 'peft'", id="quotes stay"
         ),
         pytest.param("pip install 'torch[opt]'", f"pip install {ADDED} 'torch[opt]==2.13.0+cu130'", id="extras stay"),
         pytest.param("pip install transformers[torch]", "pip install transformers[torch]", id="another package"),

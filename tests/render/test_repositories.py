@@ -152,10 +152,7 @@ def test_the_end_names_the_files_of_the_user_apart_from_those_of_devkit(tmp_path
 
 @pytest.mark.parametrize(
     ("words", "flag"),
-    [
-        (("--lock",), "--lock"),
-        (("--set", "hub=https://hub.example.org"), "--set"),
-    ],
+    [(("--lock",), "--lock"), (("--set", "hub=https://hub.example.org"), "--set")],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_flag_of_files_that_the_repository_does_not_have_is_refused(tmp_path, words, flag):

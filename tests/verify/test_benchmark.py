@@ -5,13 +5,7 @@ import json
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.verify.benchmark import (
-    ModelSize,
-    Part,
-    Workspace,
-    measure_training,
-    run_benchmark,
-)
+from devkit.verify.benchmark import ModelSize, Part, Workspace, measure_training, run_benchmark
 
 TINY = ModelSize("tiny", 64, 2, 4, 2, 96, 300)
 

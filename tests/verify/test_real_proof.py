@@ -63,10 +63,7 @@ def test_the_proof_passes_here_without_touching_the_network(shadow):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", id="crashes while it is imported"),
-    ],
+    "text", [pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", id="crashes while it is imported")]
 )
 def test_a_broken_bitsandbytes_fails_qlora_alone(shadow, text):
     shadow("bitsandbytes", text)

@@ -7,15 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.model import (
-    Check,
-    Crashed,
-    Finding,
-    Found,
-    Outcome,
-    Severity,
-    Skipped,
-)
+from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Severity, Skipped
 from devkit.doctor.preconditions import has_gpu_to_judge
 from devkit.doctor.report.documents import LostReading, build_report_document
 from devkit.doctor.runner import mark_root_causes

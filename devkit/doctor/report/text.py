@@ -67,12 +67,7 @@ def format_report(
 
 
 def _add_group(
-    page: Page,
-    group: list[ReportedFinding],
-    *,
-    followers: Sequence[ReportedFinding],
-    verbose: bool,
-    max_lines: int = 0,
+    page: Page, group: list[ReportedFinding], *, followers: Sequence[ReportedFinding], verbose: bool, max_lines: int = 0
 ) -> None:
     """Add a root finding, the same of other GPUs, its fix, its evidence, and what follows from it.
 

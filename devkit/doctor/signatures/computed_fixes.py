@@ -140,11 +140,7 @@ def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextFacts) -> Fix 
         )
     else:
         summary = f"Compile with nvcc of CUDA {first} or newer: it knows {name}. Put it first in PATH."
-    return Fix(
-        summary,
-        ("nvcc --version", f"export CUDA_HOME={folder} PATH={folder}/bin:$PATH"),
-        Side.IMAGE,
-    )
+    return Fix(summary, ("nvcc --version", f"export CUDA_HOME={folder} PATH={folder}/bin:$PATH"), Side.IMAGE)
 
 
 def _fix_python_for_torch(captures: Mapping[str, str], values: TextFacts) -> Fix | None:

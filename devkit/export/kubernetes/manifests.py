@@ -281,8 +281,7 @@ def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
         # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (application considerations)
         because = "several shares may belong to one GPU" if is_shared else "a process sees one MIG instance only"
         raise DevkitError(
-            f"--gpus {count} of {resource} do not work together: {because}",
-            "Give --gpus 1, or request whole GPUs.",
+            f"--gpus {count} of {resource} do not work together: {because}", "Give --gpus 1, or request whole GPUs."
         )
     return resource
 

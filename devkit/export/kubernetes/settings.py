@@ -144,8 +144,7 @@ class KubernetesSettings:
     rdma: Annotated[
         tuple[str, ...],
         SettingInfo(
-            "Network device for NCCL that each pod requests: rdma/hca, vpc.amazonaws.com/efa=4. Repeat.",
-            has_flag=False,
+            "Network device for NCCL that each pod requests: rdma/hca, vpc.amazonaws.com/efa=4. Repeat.", has_flag=False
         ),
     ] = ()
     host_network: Annotated[

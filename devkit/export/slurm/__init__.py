@@ -2,12 +2,7 @@
 
 import shlex
 
-from devkit.export.slurm.script import (
-    format_enroot_reference,
-    list_gpu_notes,
-    locate_image_file,
-    render_batch_script,
-)
+from devkit.export.slurm.script import format_enroot_reference, list_gpu_notes, locate_image_file, render_batch_script
 from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings, validate_job_name, validate_slurm_settings
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import Task

@@ -128,10 +128,7 @@ def _describe_devkit(settings: ContainerSettings) -> tuple[str, str]:
         case FromUrl(url):
             return f"devkit-gpu @ {require_safe('devkit URL', url)}", "from where it was installed"
         case FromWheel(filename, _):
-            return (
-                f"/mnt/devcontainer/wheels/{filename}",
-                "from the wheel that `devkit init` packed",
-            )
+            return (f"/mnt/devcontainer/wheels/{filename}", "from the wheel that `devkit init` packed")
         case FromCheckout():
             return "", ""
         case _:

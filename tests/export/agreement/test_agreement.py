@@ -55,10 +55,7 @@ READERS = {
 }
 OF_ONE_NODE = ("dev container", "docker", "daytona")
 """They refuse several nodes, or know none."""
-FORMS = {
-    "kubernetes": {str(kind) for kind in JobKind},
-    "slurm": {f"slurm, {flavor}" for flavor in ContainerRuntime},
-}
+FORMS = {"kubernetes": {str(kind) for kind in JobKind}, "slurm": {f"slurm, {flavor}" for flavor in ContainerRuntime}}
 """The outputs of a target that writes the job in several ways; any other target has one, of its name."""
 
 

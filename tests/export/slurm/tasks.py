@@ -80,10 +80,7 @@ def context() -> ExportContext:
     return ExportContext(plan=None, project=None, folder="deploy/slurm")  # type: ignore[arg-type]
 
 
-PROGRAMS = (
-    *("srun", "scancel", "scontrol", "apptainer", "singularity"),
-    *("devkit", "torchrun", "python", "python3"),
-)
+PROGRAMS = (*("srun", "scancel", "scontrol", "apptainer", "singularity"), *("devkit", "torchrun", "python", "python3"))
 
 
 class Login:

@@ -9,11 +9,7 @@ pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Attention
 from devkit.workload.finetune.dataset import BatchLayout
-from devkit.workload.finetune.forward import (
-    ATTN_IMPLEMENTATION,
-    register_varlen_attention,
-    require_no_cross_attention,
-)
+from devkit.workload.finetune.forward import ATTN_IMPLEMENTATION, register_varlen_attention, require_no_cross_attention
 
 CPU = torch.device("cpu")
 SHAPE = {

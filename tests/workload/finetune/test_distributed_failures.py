@@ -70,10 +70,7 @@ def test_an_error_of_all_ranks_is_reported_once(run_factory, zygote, changed, sa
 def test_an_error_of_one_node_is_reported_by_that_node(run_factory, zygote, tmp_path):
     """The second process stands for another node, whose disk has no such file."""
     words = argv(run_factory, "other node", data=run_factory.texts.name)
-    places = {
-        0: {"cwd": str(run_factory.texts.parent)},
-        1: {"cwd": str(tmp_path), "environment": {"LOCAL_RANK": "0"}},
-    }
+    places = {0: {"cwd": str(run_factory.texts.parent)}, 1: {"cwd": str(tmp_path), "environment": {"LOCAL_RANK": "0"}}}
     run = zygote.start(words, world=2, places=places)
     assert run.ended() == [2, 2]
     assert run.said(0) == ""

@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.events import (
-    Events,
-    ReadingProgress,
-    drop_events_after,
-    read_events,
-)
+from devkit.workload.finetune.events import Events, ReadingProgress, drop_events_after, read_events
 
 
 def test_each_event_is_a_line_and_reaches_the_listeners(tmp_path):

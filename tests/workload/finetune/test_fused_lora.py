@@ -90,11 +90,7 @@ def test_the_scale_counts_forwards_and_backwards(bases):
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param({"dropout": 0.1}, id="dropout"),
-        pytest.param({"dora": True}, id="dora"),
-    ],
+    "more", [pytest.param({"dropout": 0.1}, id="dropout"), pytest.param({"dora": True}, id="dora")]
 )
 def test_layers_that_do_more_stay_as_they_are(bases, more):
     model = adapted(bases["llama"], **more)

@@ -12,20 +12,8 @@ pytestmark = pytest.mark.workload
 from devkit.errors import DevkitError
 from devkit.workload.finetune import dataset
 from devkit.workload.finetune import model as adapters
-from devkit.workload.finetune.files import (
-    MAX_HEADER_BYTES,
-    BaseReference,
-    SavedAdapter,
-    inspect_adapter,
-    inspect_model,
-)
-from devkit.workload.finetune.model import (
-    BaseQuantization,
-    LoadSettings,
-    build_meta_model,
-    load_base,
-    load_tokenizer,
-)
+from devkit.workload.finetune.files import MAX_HEADER_BYTES, BaseReference, SavedAdapter, inspect_adapter, inspect_model
+from devkit.workload.finetune.model import BaseQuantization, LoadSettings, build_meta_model, load_base, load_tokenizer
 from devkit.workload.finetune.records import RecordReader
 from devkit.workload.generation.decoding import encode_chat
 from tests.workload.small_models import CHATML, save_model

@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.files import (
-    HubRepository,
-    explain_hub_error,
-    find_similar_names,
-    resolve_model_folder,
-)
+from devkit.workload.finetune.files import HubRepository, explain_hub_error, find_similar_names, resolve_model_folder
 from tests.workload.finetune.fake_hub import client_environment, hub
 
 pytestmark = pytest.mark.workload
@@ -103,11 +98,7 @@ def test_every_refusal_of_the_hub_has_a_line_of_its_own(answers, name, token, me
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        (
-            "owner/busy",
-            "the hub rejects requests from this address for now (429)",
-            "Wait a few minutes, or log in.",
-        ),
+        ("owner/busy", "the hub rejects requests from this address for now (429)", "Wait a few minutes, or log in."),
         ("owner/broken", "the hub failed to respond for owner/broken (500)", "Try again later"),
     ],
 )

@@ -15,12 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from devkit.estimate.settings import Loss
 from devkit.workload import patches as loss_module
-from devkit.workload.patches import (
-    OutputHead,
-    compute_loss,
-    get_output_head,
-    head_matches_model,
-)
+from devkit.workload.patches import OutputHead, compute_loss, get_output_head, head_matches_model
 
 WIDTH, VOCABULARY, TOKENS = 24, 97, 40
 

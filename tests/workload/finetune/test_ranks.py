@@ -15,11 +15,7 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 from devkit import folder_lock
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
-from devkit.workload.finetune.distributed import (
-    Ranks,
-    join_process_group,
-    wrap_parallel,
-)
+from devkit.workload.finetune.distributed import Ranks, join_process_group, wrap_parallel
 from devkit.workload.finetune.run_folder import lock_run_folder
 from tests.workload.finetune.small_run import ALONE
 

@@ -54,10 +54,7 @@ def test_records_are_read(write, name, content):
 
 @pytest.mark.parametrize(
     "content",
-    [
-        pytest.param("one\ntwo\n", id="plain"),
-        pytest.param(codecs.BOM_UTF8 + b"one\ntwo", id="byte order mark"),
-    ],
+    [pytest.param("one\ntwo\n", id="plain"), pytest.param(codecs.BOM_UTF8 + b"one\ntwo", id="byte order mark")],
 )
 def test_a_text_file_is_one_record(write, content):
     path = write("a.txt", content)

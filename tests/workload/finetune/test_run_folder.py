@@ -75,15 +75,7 @@ def test_a_record_says_what_is_known_so_far(tmp_path):
     begun = read(tmp_path)
     assert {
         name: begun[name] for name in ("schema", "status", "decisions", "warnings", "gpu", "world", "estimated")
-    } == {
-        **RUN,
-        "status": "running",
-        "decisions": [],
-        "warnings": [],
-        "gpu": None,
-        "world": 2,
-        "estimated": None,
-    }
+    } == {**RUN, "status": "running", "decisions": [], "warnings": [], "gpu": None, "world": 2, "estimated": None}
     assert begun["settings"]["model"] == "m"
     assert (tmp_path / "run.json").read_text().endswith("}\n")
     bounds = SimpleNamespace(low=1, high=3)

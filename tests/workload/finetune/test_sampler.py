@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.workload.finetune.dataset import (
-    epoch_permutation,
-    micro_batches_of_rank,
-    rows_of_step,
-    steps_per_epoch,
-)
+from devkit.workload.finetune.dataset import epoch_permutation, micro_batches_of_rank, rows_of_step, steps_per_epoch
 from tests.fuzz.profile import FUZZ
 
 lengths = st.lists(st.integers(min_value=1, max_value=50), max_size=40)

@@ -8,10 +8,7 @@ import time
 
 import pytest
 
-pytestmark = [
-    pytest.mark.workload,
-    pytest.mark.skipif(os.name != "posix", reason="Windows has other signals"),
-]
+pytestmark = [pytest.mark.workload, pytest.mark.skipif(os.name != "posix", reason="Windows has other signals")]
 
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 

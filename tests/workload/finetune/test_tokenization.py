@@ -89,8 +89,7 @@ def test_long_text_is_cut_into_windows(sequence, wanted):
 
 @FUZZ
 @given(
-    st.lists(st.sampled_from(made.WORDS), min_size=1, max_size=60).map(" ".join),
-    st.integers(min_value=2, max_value=40),
+    st.lists(st.sampled_from(made.WORDS), min_size=1, max_size=60).map(" ".join), st.integers(min_value=2, max_value=40)
 )
 def test_windows_train_on_each_token_of_a_text_exactly_once(words, sequence):
     tokenizer = MADE_ONCE

@@ -2,10 +2,7 @@
 
 import pytest
 
-pytestmark = [
-    pytest.mark.workload,
-    pytest.mark.filterwarnings("ignore:MatMul8bitLt. inputs will be cast"),
-]
+pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore:MatMul8bitLt. inputs will be cast")]
 INPUTS, OUTPUTS, TOKENS = 128, 256, 64
 
 

@@ -2,12 +2,7 @@
 
 import pytest
 
-from benchmarks.tracing.steps import (
-    TrainableParameter,
-    allocate_ddp_buckets,
-    count_state_bytes,
-    trace_optimizer_step,
-)
+from benchmarks.tracing.steps import TrainableParameter, allocate_ddp_buckets, count_state_bytes, trace_optimizer_step
 from benchmarks.tracing.stream import Allocation, Deallocation
 from devkit.estimate.settings import Optimizer
 
