@@ -34,7 +34,7 @@ def measure(directory: Path) -> dict[str, float]:
         "estimate": f"{devkit} estimate llama-3.1-8b --gpu 'RTX 4090'",
         "explain": f"{devkit} explain 'CUDA error: no kernel image is available for execution on the device'",
         "doctor": f"{devkit} doctor --json",
-        "plan": f"{devkit} plan --no-resolve --project {directory} {machine}",
+        "plan": f"{devkit} plan --no-resolve {directory} {machine}",
         "init": f"{devkit} init {project} --no-resolve --yes {machine}",
     }
     environment = os.environ | stub_environment(build_stub(directory), gpus=8)

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -52,7 +51,6 @@ REPORT = (("fleet", "compare", "{}/input", "{}/input"),)
 LOG = (("explain", "-"),)
 CONFIG = (("estimate", "{}/config.json"), ("estimate", "{}"))
 JOB = (("export", "kubernetes", "{}"), ("export", "slurm", "{}"))
-DATA = (("data", "update", "{}/input"),)
 FLEET = (("fleet", "doctor", "--hosts-file", "{}/input", "--ssh", "false", "--timeout", "1"),)
 CASE = (("explain", "{}/input"), ("explain", "{}/input", "--facts", "{}/input"))
 MODEL_AND_STEPS = ("--model", "{}/model", "--output", "{}/tuned", "--steps", "1", "--batch", "1")
@@ -142,20 +140,6 @@ def link(path: str, target: str) -> Write:
 def directory(path: str) -> Write:
     """Return what makes a folder."""
     return lambda folder: (folder / path).mkdir(parents=True)
-
-
-def zip_bomb(path: str, name: str, megabytes: int = 2000) -> Write:
-    """Return what writes an archive whose one member unpacks to a large file."""
-
-    def write(folder: Path) -> None:
-        with (
-            zipfile.ZipFile(folder / path, "w", zipfile.ZIP_DEFLATED) as archive,
-            archive.open(name, "w", force_zip64=True) as file,
-        ):
-            for _ in range(megabytes):
-                file.write(b"\n" * MEBIBYTE)
-
-    return write
 
 
 def safetensors(header: bytes, claimed: int) -> Write:
@@ -1013,10 +997,6 @@ INPUTS = (
     Hostile("safetensors: a deep header", CONFIG, safetensors(b"[" * DEEP, DEEP)),
     Hostile("job: 200 MB", JOB, large("devkit.toml", "[job]\na = [", "]")),
     Hostile("job: deep", JOB, text("devkit.toml", "[job]\na = ", "[" * DEEP, "]" * DEEP)),
-    Hostile(
-        "tables: a zip bomb", DATA, several(zip_bomb("input.zip", "tables/drivers.toml"), link("input", "input.zip"))
-    ),
-    Hostile("tables: /dev/zero", DATA, link("input", "/dev/zero")),
 )
 
 

@@ -42,7 +42,7 @@ SHOWN = ("torch", "vllm", "unsloth", "sglang", "lmdeploy", "axolotl", "transform
 def plan(folder: Path) -> tuple[dict, float]:
     """Return the plan of the folder as a document, and how many seconds it took."""
     started = time.perf_counter()
-    argv = [sys.executable, "-m", "devkit", "plan", "--json", *MACHINE, "--project", str(folder)]
+    argv = [sys.executable, "-m", "devkit", "plan", "--json", *MACHINE, str(folder)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(done.stderr)
