@@ -41,7 +41,10 @@ plan_with_packages = partial(project_plan.plan_with_packages, show_status=show_s
 _FOLDER = click.Path(exists=True, file_okay=False)
 
 
-@click.command(cls=Command, renamed={"--project": ""})
+_NO_HOLD = {"--no-hold": "A plan is the same with it. For the image: devkit init --set no_hold=true"}
+
+
+@click.command(cls=Command, renamed={"--project": ""}, removed=_NO_HOLD)
 @click.argument("project", metavar="[DIR]", default=".", type=_FOLDER)
 @plan_options(with_details=True)
 @click.option("--ignore-dependencies", is_flag=True, help="Plan without the project's own requirements.")

@@ -8,6 +8,7 @@ from devkit.cli import COMMANDS, REMOVED, RENAMED
 from devkit.cli.doctor import doctor
 from devkit.cli.finetune import finetune
 from devkit.cli.generate import generate
+from devkit.cli.plan import plan
 from tests.cli.test_init import GPU, devkit
 
 
@@ -36,7 +37,7 @@ def test_every_old_name_leads_to_a_command_and_hides_none():
 
 
 @pytest.mark.parametrize(
-    ("command", "flag"), [(command, flag) for command in (doctor, finetune, generate) for flag in command.removed]
+    ("command", "flag"), [(command, flag) for command in (doctor, finetune, generate, plan) for flag in command.removed]
 )
 def test_a_removed_flag_says_what_does_its_part(tmp_path, command, flag):
     for words in ((flag, "x"), (f"{flag}=x",)):
@@ -53,13 +54,14 @@ def test_a_removed_command_says_what_does_its_part(tmp_path, name):
 
 
 def test_old_flags_of_init_are_settings(tmp_path):
-    old = ("--name", "mine", "--sudo", "--device=0", "--device", "1", "--hub", "https://hub.example.org")
-    new = ("--set", "name=mine", "--set", "sudo=true", "--set", "devices=0,1", "--set", "hub=https://hub.example.org")
+    old = "--name mine --sudo --device=0 --device 1 --engine=podman --profile jupyter --no-hold".split()
+    new = ("name=mine", "sudo=true", "devices=0,1", "engine=podman", "profiles=jupyter", "no_hold=true")
     first, second = tmp_path / "first", tmp_path / "second"
     done = devkit("init", first, *GPU, *old, "--no-resolve")
     assert done.returncode == 0, done.stderr
     assert "--device is now --set devices=VALUE; devkit 0.4 removes the old flag." in done.stderr.splitlines()
-    assert devkit("init", second, *GPU, *new, "--no-resolve").stderr == ""
+    words = (word for each in new for word in ("--set", each))
+    assert devkit("init", second, *GPU, *words, "--no-resolve").stderr == ""
     made = (first / "devkit.toml").read_text(encoding="utf-8")
     assert made == (second / "devkit.toml").read_text(encoding="utf-8")
     assert 'devices = ["0", "1"]' in made and "sudo = true" in made
@@ -107,11 +109,13 @@ def test_tables_say_their_age(tmp_path):
 
 def test_old_flags_of_export_are_settings(tmp_path):
     assert devkit("init", *GPU, "--no-resolve", cwd=tmp_path).returncode == 0
-    old = ("--cpus", "12", "--memory=64Gi", "--foreign-image", "--gpu-type", "a100", "--image", "registry.example/x:1")
-    new = ("--set", "cpus=12", "--set", "memory=64Gi", "--set", "foreign_image=true", "--set", "gpu_type=a100")
+    image = ("--image", "registry.example/x:1")
+    old = "--cpus 12 --memory=64Gi --data /scratch/x --foreign-image --gpu-type a100".split()
+    new = ("cpus=12", "memory=64Gi", "data=/scratch/x", "foreign_image=true", "gpu_type=a100")
+    named = [word for each in new for word in ("--set", each)]
     both = [
-        devkit("export", "slurm", *words, "--output", folder, "--", "python", "train.py", cwd=tmp_path)
-        for words, folder in ((old, tmp_path / "old"), ((*new, *old[-2:]), tmp_path / "new"))
+        devkit("export", "slurm", *words, *image, "--output", folder, "--", "python", "train.py", cwd=tmp_path)
+        for words, folder in ((old, tmp_path / "old"), (named, tmp_path / "new"))
     ]
     assert [done.returncode for done in both] == [0, 0], both
     assert "--cpus is now --set cpus=VALUE; devkit 0.4 removes the old flag." in both[0].stderr.splitlines()
