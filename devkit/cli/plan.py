@@ -1,12 +1,15 @@
 """`devkit plan`: choose versions that fit, and explain each choice."""
 
+import os
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,12 +22,16 @@ from devkit.cli.terminal import draw_plan, make_console, show_status
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError, ExitCode
 from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
+from devkit.facts.values import Unknown
 from devkit.render import project_plan
 from devkit.render.project_plan import read_project_settings
 from devkit.solver.output import format_answer, serialize_answer, serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.project import add_project_constraints, list_choices, select_torch_build, validate_choice
 from devkit.text import wrap_text
+
+if TYPE_CHECKING:
+    from devkit.probe.machine.interpreter import WorkloadPython
 
 # The option and the spinner of commands that let uv resolve a project's packages.
 
@@ -77,8 +84,6 @@ def plan(
 
     --install plans for the Python of the active virtual environment.
     """
-    from devkit.cli.install import find_target_python, install_plan
-
     if as_json and (install or as_requirements):
         raise DevkitError(f"{'--install' if install else '--pip'} prints no JSON", "Remove --json.")
     if run and not install:
@@ -143,3 +148,41 @@ def _print_requirements(plan: Plan) -> int:
     plan.require_torch("--pip")
     click.echo(format_requirements(plan))
     return ExitCode.DONE
+
+
+# `--install`: the command that installs the plan's packages here, printed or run.
+
+
+def find_target_python(*, runs: bool) -> "WorkloadPython | None":
+    """Find the Python of the active virtual environment; None without one. Raises DevkitError where it `runs` there."""
+    from devkit.probe.host import LocalHost
+    from devkit.probe.machine.interpreter import find_workload_python
+
+    python = find_workload_python(LocalHost()) if os.environ.get("VIRTUAL_ENV") else Unknown("none is active")
+    if not isinstance(python, Unknown):
+        return python
+    if runs:
+        raise DevkitError(
+            "--run installs into the active virtual environment, but none is active",
+            "Make one: uv venv && . .venv/bin/activate",
+        )
+    return None
+
+
+def install_plan(plan: Plan, python: "WorkloadPython | None", *, runs: bool) -> int:
+    """Print the uv or pip command that installs the plan, and run it in that Python. Returns the exit code."""
+    from devkit.probe.uv_resolver import find_uv
+    from devkit.solver.output import list_install_words
+
+    uv = find_uv()
+    words = list_install_words(plan, with_uv=bool(uv))
+    if not words:
+        raise DevkitError("the plan has no packages", "Name a stack, as in --stack vllm.")
+    click.echo(shlex.join([*(["uv", "pip"] if uv else ["pip"]), "install", *words]))
+    if not runs or python is None:
+        return ExitCode.DONE
+    program = (
+        [uv, "pip", "install", f"--python={python.executable}"] if uv else [python.executable, "-m", "pip", "install"]
+    )
+    done = subprocess.run([*program, *words], check=False)
+    return ExitCode.DONE if done.returncode == 0 else ExitCode.ANSWER_IS_NO
