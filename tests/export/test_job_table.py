@@ -122,7 +122,7 @@ def test_a_target_has_at_most_35_flags_in_sections_and_every_other_setting_is_li
     spelled = [flag for each in flags for flag in (*each.opts, *each.secondary_opts)]
     assert len(spelled) == len(set(spelled))
     shown = click.testing.CliRunner().invoke(command, ["--help"], prog_name=name, max_content_width=200).output
-    for section in ("What runs", "Machines", "Storage", f"Only for {name}", "Options"):
+    for section in ("What runs", "Machines", f"Only for {name}", "Options"):
         assert f"{section}:\n" in shown
     for each in {*describe_settings(JobSettings), *describe_settings(load_target(name).settings)} - {"command"}:
         assert re.search(rf"^  (--{each.replace('_', '-')}|{each})\b", shown, re.MULTILINE), each

@@ -210,7 +210,6 @@ def _compare_memory(ran: FinishedRun) -> Iterator[StageReading]:
     least, most = wanted / ESTIMATE_FACTOR, wanted * ESTIMATE_FACTOR
     expected = f"{least:.4g} to {most:.4g}; estimate {wanted}"
     yield StageReading("allocated_peak_bytes", peak, expected, least <= peak <= most)
-    # `devkit estimate --learn` reads these from a report.
     yield record_value("reserved_peak_bytes", measured["reserved_peak_bytes"])
     yield record_value("estimated_allocated_peak_bytes", wanted)
     yield record_value("estimate_is_off_percent", round(100 * (wanted - peak) / peak, 1))
