@@ -4,11 +4,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice, pairwise
+from pkgutil import get_data
 
 from devkit.doctor.signatures.patterns import list_words
-from devkit.doctor.signatures.translations import translate
 
 HEAD = 512 * 1024
 TAIL = 1536 * 1024
@@ -386,3 +386,34 @@ def _find_telling(data: bytes, line: int, seen: set[bytes]) -> Iterator[tuple[in
         end = data.find(b"\n", place + around) + 1
         done = min(place + 2 * around, end or len(data))
         yield line + data.count(b"\n", 0, start), data[start:done], is_strong
+
+
+@cache
+def _load_messages() -> tuple[tuple[str, re.Pattern[str], str], ...]:
+    """Return for each translation its longest part without a name, its pattern, and what replaces it, the longest first.
+
+    Some translations are the beginning of others. `translations.txt` has a line for each message of the C library, apt, dpkg
+    and bash: the English one, then the German, Chinese and Japanese ones; `{}` is a name that all of them have.
+    Source: the message catalogs of glibc 2.36, apt 2.6, dpkg 1.21 and bash 5.2.
+    """
+    lines = (get_data(__package__, "translations.txt") or b"").decode().splitlines()
+    rows = (line.split(" | ") for line in lines)
+    pairs = sorted(
+        ((said, english) for english, *others in rows for said in others), key=lambda pair: (-len(pair[0]), pair[0])
+    )
+    return tuple(
+        (
+            max(said.split("{}"), key=len).strip("'"),
+            re.compile(re.escape(said).replace(r"\{\}", r"(\S{1,300})").replace("'", "[\"']")),
+            english.replace("{}", r"\1"),
+        )
+        for said, english in pairs
+    )
+
+
+def translate(text: str) -> str:
+    """Put the messages in a text in English."""
+    for part, pattern, english in _load_messages():
+        if part in text:
+            text = pattern.sub(english, text)
+    return text

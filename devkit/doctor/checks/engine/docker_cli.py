@@ -1,13 +1,18 @@
-"""Checks of the docker command: its origin, its version, and its settings."""
+"""Checks of the engine's programs, and of the docker command: whether they start, its origin, version and settings."""
 
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
+from devkit.doctor.checks.cascades import CONTAINER_START_CODES
 from devkit.doctor.model import Repair, RepairKind, check
 from devkit.doctor.preconditions import require, require_nvidia_gpu, require_some, skip_if
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Client, Engine, EngineKind, Facts
+from devkit.doctor.program_failures import report_failure
+from devkit.facts.model import Client, Engine, EngineFailure, EngineKind, Facts
 from devkit.facts.values import Unknown
+
+_NOT_EXECUTABLE = 126
+"""Source: POSIX, Shell Command Language, 2.8.2."""
 
 
 def _require_docker(facts: Facts) -> Client:
@@ -73,3 +78,18 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Problem]:
                 evidence=(f"{path}: {'.'.join(key)} is {helper.name}", f"no docker-credential-{helper.name} on PATH"),
                 repairs=(Repair(RepairKind.REMOVE, path, key),),
             )
+
+
+@check("ENG018", causes=("ENG001",))
+def engine_programs_start(facts: Facts) -> Iterator[Problem]:
+    if isinstance(facts.engine, EngineFailure):
+        yield from map(report_failure, require(facts.engine.said))
+
+
+@check("ENG019", causes=("ENG001", "ENG007", "ENG011", "ENG017", *CONTAINER_START_CODES))
+def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
+    docker = _require_docker(facts)
+    failure = require(docker.failure)
+    is_command = failure is not None and (failure.status == _NOT_EXECUTABLE or failure.program == docker.path)
+    if failure is not None and (failure.works_without or is_command):
+        yield report_failure(failure)
