@@ -1,16 +1,19 @@
-"""The report of a proof: the document devkit.verify/1, and the text that people read."""
+"""The report of a proof: the document devkit.verify/1, the text that people read, and why a stage failed."""
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from typing import Any, Literal
 
+from devkit.facts.decode import decode_fields
 from devkit.facts.secrets import redact_tokens
 from devkit.formats.documents import build_from, encode
+from devkit.formats.shipped import load
 from devkit.text import format_count, format_duration, format_number, format_table, join_words, wrap_text
-from devkit.verify.causes import StageCause, find_cause
 from devkit.workload.proof.stages import (
     PROGRAMS,
     PROJECT_STAGES,
@@ -41,6 +44,42 @@ class ProofVerdict(StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class StageCause:
+    """The likely cause of a failed stage, and what to do about it: a sentence or "", and commands."""
+
+    summary: str
+    advice: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """One row: a reason that matches `words` (a regular expression) at `stage`, any of them for "", leads to a check."""
+
+    code: str
+    summary: str
+    words: str
+    stage: str = ""
+
+
+@cache
+def load_rows() -> tuple[StageRow, ...]:
+    """Return the rows of stage_causes.toml."""
+    return tuple(StageRow(**decode_fields(row, StageRow)) for row in load("devkit.verify", "stage_causes")["causes"])
+
+
+def find_cause(stage: StageResult, log: tuple[str, ...]) -> StageCause | None:
+    """Find the cause of a failed stage by its reason, then by `log`, the last output of the proof; None if unknown."""
+    from devkit.doctor.known_errors import find_known_errors  # it knows all checks
+
+    for row in load_rows():
+        if row.stage in ("", stage.name) and re.search(row.words, stage.reason, re.IGNORECASE):
+            return StageCause(row.summary, "", (f"devkit explain {row.code}",))
+    known = (match for text in (stage.reason, "\n".join(log)) for match in find_known_errors(text, is_ours=True))
+    return next((StageCause(each.cause.rstrip("."), each.fix.summary, each.fix.commands) for each in known), None)
 
 
 def add_hash(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,14 @@ import json
 import pytest
 
 from devkit.doctor.registry import BY_CODE
-from devkit.verify.causes import find_cause, load_rows
-from devkit.verify.report import ProofLocation, ProofVerdict, VerificationReport, format_proof_report
+from devkit.verify.report import (
+    ProofLocation,
+    ProofVerdict,
+    VerificationReport,
+    find_cause,
+    format_proof_report,
+    load_rows,
+)
 from devkit.workload.proof.stages import STAGES, StageResult, StageStatus
 
 # The document devkit.verify/1, its verdict and its last line.
