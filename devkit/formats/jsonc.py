@@ -17,8 +17,9 @@ MAX_DEPTH = 60
 
 
 class JsonKind(StrEnum):
-    """The type of a JSON value."""
+    """The type of a JSON value; `ABSENT` is what a path finds that leads to none."""
 
+    ABSENT = "absent"
     TEXT = "text"
     NUMBER = "number"
     BOOL = "bool"

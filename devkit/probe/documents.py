@@ -6,28 +6,16 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-if TYPE_CHECKING:
-    from devkit.formats.jsonc import JsonValue
+from devkit.formats.jsonc import MAX_DEPTH, InvalidJsonc, JsonKind, JsonValue, parse_jsonc
 
 MAX_NODES = 50_000
 """A file with more values than this was not written by hand."""
-MAX_DEPTH = 60
 
-
-class NodeKind(StrEnum):
-    """The type of a value, as JSON names it."""
-
-    ABSENT = "absent"
-    TEXT = "text"
-    NUMBER = "number"
-    BOOL = "bool"
-    NULL = "null"
-    OBJECT = "object"
-    LIST = "list"
+NodeKind = JsonKind
+"""The type of a value, as JSON names it."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +61,17 @@ class InvalidDocument(ValueError):  # noqa: N818 - named for what was read, as a
 
 def parse_jsonc_tree(text: str, *, file: str) -> DocumentNode:
     """Parse JSON with comments and trailing commas, as dev container tools read it. Raises InvalidDocument."""
-    # Most who read numbers and tables here read no such file.
-    from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
-
     try:
         return _json_node(parse_jsonc(text), file)
     except InvalidJsonc as error:
         raise InvalidDocument(error.problem, error.line) from error
 
 
-def _json_node(value: "JsonValue", file: str) -> DocumentNode:
+def _json_node(value: JsonValue, file: str) -> DocumentNode:
     # Of a key that occurs twice, the last counts.
     fields = {member.key: replace(_json_node(member.value, file), line=member.line) for member in value.members}
     items = tuple(_json_node(item, file) for item in value.items)
-    return DocumentNode(NodeKind(value.kind.value), file, value.line, value.text, fields, items)
+    return DocumentNode(value.kind, file, value.line, value.text, fields, items)
 
 
 def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:

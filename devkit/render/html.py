@@ -2,9 +2,9 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping
 
 from devkit.doctor.model import Confidence, Crashed, Passed, Restart, Severity, Skipped
+from devkit.doctor.report.page import RESTART_WORDS, SEVERITY_WORDS
 from devkit.doctor.report.report import Health, Report
 from devkit.doctor.report.stack import LayerState, build_stack
 from devkit.facts.model import Facts
@@ -12,22 +12,6 @@ from devkit.release import DOCUMENTATION_URL
 from devkit.render.templates import render_html, render_template
 from devkit.text import format_count, join_words
 
-_CLASSES: Mapping[LayerState, str] = {
-    LayerState.CAUSE: "cause",
-    LayerState.PROBLEM: "problem",
-    LayerState.WARNING: "warning",
-    LayerState.FOLLOWS: "follows",
-    LayerState.FINE: "fine",
-    LayerState.UNJUDGED: "unjudged",
-}
-_SEVERITIES = {Severity.ERROR: "problem", Severity.WARNING: "warning", Severity.NOTE: "note"}
-_RESTARTS = {
-    Restart.NONE: "",
-    Restart.ENGINE: "restarts the engine",
-    Restart.LOGIN: "needs a new login",
-    Restart.WSL: "restarts WSL",
-    Restart.HOST: "restarts the machine",
-}
 _HEALTH = {
     Health.HEALTHY: "healthy",
     Health.NO_GPU: "no-gpu",
@@ -72,13 +56,13 @@ def render_report_page(facts: Facts, report: Report) -> str:
         others=report.roots if first is None else report.roots[1:],
         layers=[
             # Layers behind the break are paler and paler.
-            (layer, _CLASSES[layer.state], min(max(number - broken_at, 0), _MAX_FADE))
+            (layer, layer.state.name.lower(), min(max(number - broken_at, 0), _MAX_FADE))
             for number, layer in enumerate(layers)
         ],
         counts=_format_counts(report),
         followers={code: len(report.following(code)) for code in {root.check.code for root in report.roots}},
-        severities=_SEVERITIES,
-        restarts=_RESTARTS,
+        severities=SEVERITY_WORDS,
+        restarts={Restart.NONE: "", **RESTART_WORDS},
         certain=Confidence.CERTAIN,
         note=Severity.NOTE,
         kinds={Passed: "passed", Skipped: "not judged", Crashed: "crashed"},

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from devkit.doctor.model import Check, Confidence, Crashed, Finding, Severity, Skipped
+from devkit.doctor.model import Check, Confidence, Crashed, Finding, Skipped
 from devkit.doctor.report.documents import build_fix_document
 from devkit.doctor.report.report import Report
 from devkit.doctor.signatures.catalog import find_covered_failures
@@ -23,7 +23,6 @@ SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schem
 SOURCE_ROOT = "%SRCROOT%"
 """The project's folder, whatever its path on this machine."""
 
-_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 _RANKS = {Confidence.CERTAIN: 100.0, Confidence.LIKELY: 70.0, Confidence.POSSIBLE: 40.0}
 _THREAD = re.compile(r"\b([A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*) (?:issues?|pull(?: requests?)?) (\d+)")
 _URL = re.compile(r"https://[^\s,;<>\"']+[^\s,;<>\"'.)]")
@@ -111,7 +110,7 @@ def _build_results(report: Report, rule_indexes: dict[str, int]) -> Iterator[dic
             "ruleId": shown.check.code,
             "ruleIndex": rule_indexes[shown.check.code],
             "kind": "fail",
-            "level": _LEVELS[finding.severity],
+            "level": finding.severity.value,
             "rank": _RANKS[finding.confidence],
             "message": {"text": message},
             "locations": [_build_location(finding)],
