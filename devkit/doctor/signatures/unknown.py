@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from devkit.doctor.signatures.frames import list_packages
-from devkit.doctor.signatures.log_text import Words
+from devkit.doctor.signatures.log_text import Excerpt, Words
 from devkit.doctor.signatures.model import Consequence, Match
 from devkit.doctor.signatures.text_facts import TextFacts
 from devkit.facts.secrets import redact_tokens
@@ -83,14 +83,6 @@ _NEXT = (
 
 
 @dataclass(frozen=True)
-class FirstError:
-    """The first line that has the form of an error."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True)
 class Unknown:
     """The content of a text without a known error.
 
@@ -99,7 +91,7 @@ class Unknown:
     """
 
     is_healthy: bool
-    first_error: FirstError | None = None
+    first_error: Excerpt | None = None
     package: str = ""
     caller: str = ""
     file: str = ""
@@ -149,7 +141,7 @@ def describe_unknown(
     caller = next((each for each in reversed(packages) if each and each != package), "")
     return replace(
         stated,
-        first_error=FirstError(line, text[:MAX_LINE]),
+        first_error=Excerpt(line, text[:MAX_LINE]),
         package=package.replace("_", "-"),
         caller=caller.replace("_", "-"),
         file=_find_file(words.shown[:position]),
@@ -168,10 +160,10 @@ def _choose_error(errors: tuple[tuple[int, str, int], ...], words: Words) -> tup
     return chosen
 
 
-def find_first_error(words: Words, *, before: int) -> FirstError | None:
+def find_first_error(words: Words, *, before: int) -> Excerpt | None:
     """Find the first line with the form of an error above a line; None where there is none."""
     error = next(_find_errors(tuple(_list_lines(words)), words), None)
-    return FirstError(error[0], error[1][:MAX_LINE]) if error and error[0] < before else None
+    return Excerpt(error[0], error[1][:MAX_LINE]) if error and error[0] < before else None
 
 
 def goes_on_well(words: Words, matched: Iterable[Consequence | Match]) -> bool:
