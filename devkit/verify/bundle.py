@@ -31,7 +31,6 @@ BUNDLE_SCHEMA = "devkit.bundle/1"
 CHECKSUMS_FILE = "SHA256SUMS"
 MANIFEST_FILE = "manifest.json"
 _MARGIN_BYTES = 64 << 20
-_CHUNK_BYTES = 1 << 20
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _HINTS = (
     ("exec format error", "This engine cannot run programs for that processor. Build the bundle on such a machine."),
@@ -211,11 +210,8 @@ def write_artifacts(folder: Path, artifacts: Iterable[Artifact]) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file of any size, in hexadecimal."""
-    total = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            total.update(chunk)
-    return total.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def iterate_files(folder: Path) -> Iterator[tuple[str, Path]]:
