@@ -54,7 +54,7 @@ def test_a_removed_command_says_what_does_its_part(tmp_path, name):
 
 
 def test_old_flags_of_init_are_settings(tmp_path):
-    old = "--name mine --sudo --device=0 --device 1 --engine=podman --profile jupyter --no-hold".split()
+    old = ("--name", "mine", "--sudo", "--device=0", "--device=1", "--engine=podman", "--profile=jupyter", "--no-hold")
     new = ("name=mine", "sudo=true", "devices=0,1", "engine=podman", "profiles=jupyter", "no_hold=true")
     first, second = tmp_path / "first", tmp_path / "second"
     done = devkit("init", first, *GPU, *old, "--no-resolve")
@@ -110,7 +110,7 @@ def test_tables_say_their_age(tmp_path):
 def test_old_flags_of_export_are_settings(tmp_path):
     assert devkit("init", *GPU, "--no-resolve", cwd=tmp_path).returncode == 0
     image = ("--image", "registry.example/x:1")
-    old = "--cpus 12 --memory=64Gi --data /scratch/x --foreign-image --gpu-type a100".split()
+    old = ("--cpus", "12", "--memory=64Gi", "--data", "/scratch/x", "--foreign-image", "--gpu-type", "a100")
     new = ("cpus=12", "memory=64Gi", "data=/scratch/x", "foreign_image=true", "gpu_type=a100")
     named = [word for each in new for word in ("--set", each)]
     both = [
