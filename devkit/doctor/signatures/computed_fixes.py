@@ -246,6 +246,7 @@ def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:
     from devkit.compat.version_tables import load_tables
 
     companion, wanted, (found, _, build) = captures["companion"], captures["wanted"], captures["found"].partition("+")
+    build = build or captures["own"].partition("+")[2]
     is_made_for_each = companion in ("torchvision", "torchaudio")
     version = found if is_made_for_each else wanted.partition("+")[0]
     release = next((row for row in load_tables().torch.releases if str(row.version) == version), None)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from devkit.doctor.model import Confidence, Fix, Severity
+from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.signatures.catalog import find_candidates
 from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
 from devkit.doctor.signatures.log_text import NEAR, Words
@@ -68,11 +68,12 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
 
             is_read = values.read.get("missing") in captures.values()
             captures |= values.read if is_read else describe_change(captures, text, found.start())
-        ranked = _rank_causes(family, captures, text, values)
+        position = text.find_first(found)
+        line = text.find_line(position)
+        ranked = _rank_causes(family, captures, text, values, line)
         if not ranked:
             continue
         (first, row), *others = ranked
-        position = text.find_first(found)
         return Match(
             code=first.code,
             cause=first.cause,
@@ -81,7 +82,7 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
             fix=first.fix,
             matched=found[0][:MAX_SHOWN],
             position=found.start(),
-            line=text.find_line(position),
+            line=line,
             source=text.find_source(position),
             specificity=pattern.specificity + GIVEN_SPECIFICITY * bool(row.given),
             also=(*family.also, *row.also),
@@ -111,7 +112,7 @@ def _is_confirmed(family: Family, found: re.Match[str], text: Words) -> bool:
 
 
 def _rank_causes(
-    family: Family, captures: Mapping[str, str], text: Words, values: TextFacts
+    family: Family, captures: Mapping[str, str], text: Words, values: TextFacts, line: int
 ) -> list[tuple[Cause, FamilyCause]]:
     """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
     scored = []
@@ -136,10 +137,11 @@ def _rank_causes(
     for _, row, speaks_for, speaks_against, is_only in scored[:MAX_CAUSES]:
         is_certain = not ranked and is_only and not speaks_against
         is_possible = ranked or row.confidence is Confidence.POSSIBLE
+        computed = COMPUTED_FIXES[row.computed](captures, values) if row.computed else None
         cause = Cause(
             code=row.code,
             cause=fill_in(row.cause, captures),
-            fix=_compute_fix(row, captures, values),
+            fix=computed or render_fix_of(row, captures, values, line),
             confidence=Confidence.CERTAIN if is_certain else Confidence.POSSIBLE if is_possible else Confidence.LIKELY,
             speaks_for=tuple(speaks_for),
             speaks_against=tuple(speaks_against),
@@ -166,11 +168,6 @@ def _applies(row: FamilyCause, captures: Mapping[str, str]) -> bool:
 def _finds(template: str, text: Words) -> str:
     hit = find_template(template, text)
     return hit[1][0][:MAX_SHOWN] if hit else ""
-
-
-def _compute_fix(row: FamilyCause, captures: Mapping[str, str], values: TextFacts) -> Fix:
-    computed = COMPUTED_FIXES[row.computed](captures, values) if row.computed else None
-    return computed or render_fix_of(row, captures, values)
 
 
 def fill_in(sentence: str, captures: Mapping[str, str]) -> str:

@@ -112,26 +112,27 @@ class _Row(Protocol):
     def variants(self) -> tuple[FixRow, ...]: ...
 
 
-def render_fix_of(row: _Row, captures: Mapping[str, str], facts: TextFacts) -> Fix:
-    """Render the fix of an error's row for a text and its engine."""
+def render_fix_of(row: _Row, captures: Mapping[str, str], facts: TextFacts, line: int = 0) -> Fix:
+    """Render the fix of an error's row for a text and its engine. The error is at `line`, 0 where that is unknown."""
     fix = (
         render_rows(row.variants, captures, facts)
         if row.variants
         else _fill(row.fix, {**list_values(facts), **captures}, _NAME)
     )
     fix = fit_to_cluster(fit_to_engine(fix, facts), facts)
-    return replace(fix, commands=tuple(_name_things(command, captures, facts) for command in fix.commands))
+    return replace(fix, commands=tuple(_name_things(command, captures, facts, line) for command in fix.commands))
 
 
-def _name_things(command: str, captures: Mapping[str, str], facts: TextFacts) -> str:
-    """Fill what a command asks a person for where the error or the text names it."""
+def _name_things(command: str, captures: Mapping[str, str], facts: TextFacts, line: int) -> str:
+    """Fill what a command asks a person for where the error or the text names it: of several the last above the error."""
 
     captured = _name_captured(captures)
 
     def find(found: re.Match[str]) -> str:
         name = found[1].replace(" ", "_")
-        stated = facts.list_values(f"named:{found[1]}")
-        value = captures.get(name, "") or (stated[0] if len(stated) == 1 else "" if stated else captured.get(name, ""))
+        said = f"named:{found[1]}"
+        stated = facts.find(said) or facts.find_above(said, line)
+        value = captures.get(name, "") or stated or ("" if facts.list_values(said) else captured.get(name, ""))
         return value if _PLAIN.fullmatch(value) else found[0]
 
     filled = _ASKED.sub(find, command.replace("<owner>/<model>", "<model>") if facts.find("named:model") else command)

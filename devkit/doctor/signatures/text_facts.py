@@ -17,6 +17,8 @@ from devkit.formats.shipped import load
 
 MAX_READ = 128 * 1024
 """Characters at either end of a text in which facts are looked for."""
+MAX_ABOVE = 20
+"""Lines above an error in which a value belongs to it where a text has others."""
 MAX_STATED = 200
 """Facts of one name that are kept."""
 
@@ -97,6 +99,11 @@ class TextFacts:
         """Return the value of a fact, "" where the text states none or several."""
         values = self.list_values(name)
         return values[0] if len(values) == 1 or (values and name in _TAKE_FIRST) else ""
+
+    def find_above(self, name: str, line: int) -> str:
+        """Return the last value of a fact in the lines directly above one, "" for none."""
+        near = (each.value for each in reversed(self.stated) if each.name == name and 0 <= line - each.line < MAX_ABOVE)
+        return next(near, "")
 
     def find_version(self, package: str) -> str:
         """Return the version of a package, in any form in which tools print it; "" for none or several."""
