@@ -40,6 +40,11 @@ _HEDGE = re.compile(
 )
 """Words of a cause that leaves open what it is, so that no text can make it certain."""
 
+_REFERS = re.compile(
+    r"\b(?:names?|says?|has) (?:why|which step|the (?:reason|cause|first error))|\bthe (?:first error|reason|cause) is in\b"
+)
+"""Words of a cause or fix that sends the reader to other lines for the reason."""
+
 _CHOICE = re.compile(
     r"\bor\b(?! (?:newer|older|later|more|above|below|earlier)\b)|\b(?:else|otherwise|unless|either)\b|\binstead\b(?! of)"
 )
@@ -140,7 +145,10 @@ def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Matc
     direct = [each for each in found if not each[0].is_consequence]
     errors = _drop_beside_checked([match for _, match in _keep_one_of_each(_drop_overlapping(direct))])
     rivals = [match for _, match in direct if match not in errors]
-    in_field = [match for family, match in found if family.is_consequence and _is_in_field(family, match, words)]
+    told = [match for match in errors if not _REFERS.search(f"{match.cause} {match.fix.summary}")]
+    referring = [match for match in errors if told and match not in told]
+    errors = told or errors
+    in_field = [*referring, *(match for family, match in found if family.is_consequence and _is_in_field(family, match, words))]
     return _chain(_follow(errors), words), in_field, rivals
 
 

@@ -39,6 +39,11 @@ _RAISED = re.compile(
     r"(?:[A-Za-z_]\w{0,40}\.){0,8}_{0,2}[A-Z]\w{1,60}(?:: \S|$)|(?:[A-Za-z_]\w{0,40}\.){1,8}[a-z]\w{1,60}: \S"
 )
 """The line below the frames of a traceback: the exception's class, whatever its name, and its message."""
+_STATUS = re.compile(
+    r"^FAILED: |^ninja: build stopped|^(?:g?make(?:\[\d+\])?|cmake): \*\*\*|\bCalledProcessError\b|: Error compiling objects for"
+    r"|^error: (?:subprocess-exited|metadata-generation|command '.{1,300}' failed)|did not run successfully\.$|^\W*exit code: \d"
+)
+"""A line by which the driver of a build reports that a program which it started has failed: the program's own line says why."""
 _TRACEBACK = "Traceback (most recent call last)"
 _NO_ERROR = re.compile(
     r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
@@ -152,6 +157,7 @@ def describe_unknown(
 
 def _choose_error(errors: tuple[tuple[int, str, int], ...], words: Words) -> tuple[int, str, int] | None:
     """Return the exception by which the last program ends, of a chain of them the first; else the first line of an error."""
+    errors = tuple(each for each in errors if not _STATUS.search(each[1])) or errors
     raised = [each for each in errors if _EXCEPTION.match(each[1])]
     chosen = next(iter(errors), None)
     for each in raised:
