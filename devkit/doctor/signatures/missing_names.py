@@ -34,6 +34,9 @@ _PLAIN_TYPES = frozenset(dir(builtins)).union(each.__name__ for each in vars(typ
 
 def find_missing_name(text: Words, values: TextFacts) -> MissingName | None:
     """Find what a text says that an installed library lacks; None where it says no such thing."""
+    if "partially initialized module" in text.lowered:
+        # The name is there once the import of the module has ended.
+        return None
     for family in find_candidates(text.words):
         for template in family.texts if family.has_changes else ():
             hit = find_template(template, text)
