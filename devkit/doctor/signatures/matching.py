@@ -136,7 +136,9 @@ def _rank_causes(
     ranked: list[tuple[Cause, FamilyCause]] = []
     for _, row, speaks_for, speaks_against, is_only in scored[:MAX_CAUSES]:
         is_certain = not ranked and is_only and not speaks_against
-        is_possible = ranked or row.confidence is Confidence.POSSIBLE
+        # A cause that words would speak for, in a text without them, is only the one left of its family.
+        is_left = bool(row.speaks_for) and not (speaks_for or row.where)
+        is_possible = ranked or is_left or row.confidence is Confidence.POSSIBLE
         computed = COMPUTED_FIXES[row.computed](captures, values) if row.computed else None
         cause = Cause(
             code=row.code,
