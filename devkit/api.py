@@ -33,6 +33,7 @@ from devkit.facts.redact import build_redaction
 from devkit.probe.circumstances import read_circumstances
 from devkit.probe.host import LocalHost
 from devkit.probe.release_names import read_history
+from devkit.probe.requirement_sets import solve_contradiction
 from devkit.probe.saved_facts import load_saved_facts
 from devkit.release import __version__
 from devkit.solver.output import format_answer, serialize_answer
@@ -177,7 +178,8 @@ class Explanation:
 def explain(text: str, facts: Facts | None = None, *, use_machine: bool = True) -> Explanation:
     """Explain a check by its code, or the errors in a log.
 
-    Where a library lacks a name, its wheels on the package index are read, unless uv or pip is set to work offline.
+    Where a library lacks a name, its wheels on the package index are read, and where requirements contradict each other, uv
+    looks for releases; unless uv or pip is set to work offline.
 
     Args:
         text: a code such as "DRV001", or a log.
@@ -191,7 +193,7 @@ def explain(text: str, facts: Facts | None = None, *, use_machine: bool = True) 
         machine = describe_facts(facts)
     elif use_machine:
         machine = describe_circumstances(read_circumstances(LocalHost()))
-    return Explanation(None, explain_text(text, machine=machine, read_history=read_history))
+    return Explanation(None, explain_text(text, machine=machine, read_history=read_history, solve=solve_contradiction))
 
 
 _MAX_CODE_LENGTH = 16

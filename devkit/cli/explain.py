@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from devkit.cli.output import OutputOptions
     from devkit.doctor.signatures.log_text import Excerpt
     from devkit.doctor.signatures.witnesses import Machine
-    from devkit.facts.releases import MissingName, NameHistory
+    from devkit.facts.releases import Contradiction, MissingName, NameHistory, SolvedSet
     from devkit.facts.values import Unknown
 
 MIN_WIDTH = 40
@@ -63,8 +63,8 @@ def explain(
     """Explain an error text or a check's code, and say what to do.
 
     CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
-    - reads a log from standard input. Needs no GPU. If a library lacks a name, the command reads its wheels on the package index,
-    unless uv or pip is set to work offline. Exits with 1 for an unknown error.
+    - reads a log from standard input. Needs no GPU. If a library lacks a name, the command reads its wheels on the package index; if
+    requirements contradict each other, it looks for releases with uv; unless uv or pip is set to work offline. Exits with 1 for an unknown error.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")
@@ -91,7 +91,7 @@ def explain(
     from devkit.doctor.report.documents import build_matches_document
 
     machine = _choose_machine(facts_file, no_facts=no_facts)
-    answer = explain_text(excerpts or error, machine=machine, read_history=_read_history)
+    answer = explain_text(excerpts or error, machine=machine, read_history=_read_history, solve=_solve)
     if not answer.matches and len(error.strip()) <= MAX_CODE_LENGTH:
         _refuse_unknown_code(error)
     if as_json:
@@ -107,6 +107,12 @@ def _read_history(missing: "MissingName") -> "NameHistory | Unknown":
     from devkit.probe.release_names import read_history
 
     return read_history(missing)
+
+
+def _solve(contradiction: "Contradiction") -> "SolvedSet | Unknown":
+    from devkit.probe.requirement_sets import solve_contradiction
+
+    return solve_contradiction(contradiction)
 
 
 def _find_log(words: tuple[str, ...]) -> Path | None:

@@ -9,15 +9,16 @@ from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_cause
+from devkit.doctor.signatures.contradictions import describe_set, find_contradiction
 from devkit.doctor.signatures.log_text import NEAR, Excerpt, Words, is_about_gpus, read_words
 from devkit.doctor.signatures.matching import MAX_CAUSES, find_errors
 from devkit.doctor.signatures.missing_names import describe_history, find_missing_name
 from devkit.doctor.signatures.model import Cause, Consequence, Family, Match
 from devkit.doctor.signatures.rendering import render_fix_of
-from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
+from devkit.doctor.signatures.text_facts import TextFact, TextFacts, read_text_facts
 from devkit.doctor.signatures.unknown import CHAINED, Unknown, describe_unknown, find_first_error, goes_on_well
 from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
-from devkit.facts.releases import MissingName, NameHistory
+from devkit.facts.releases import Contradiction, MissingName, NameHistory, SolvedSet
 from devkit.facts.secrets import redact_tokens
 from devkit.facts.values import Unknown as NotRead
 
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from devkit.doctor.signatures.nearest import Nearest
 
 ReadHistory = Callable[[MissingName], NameHistory | NotRead]
+Solve = Callable[[Contradiction], SolvedSet | NotRead]
 
 NOTHING_KNOWN = "no known error in this text"
-NOT_READ = "no release read for the missing name"
+NOT_READ = "not tried on the package index"
 NOTHING_WRONG = "no failure in this text"
 
 MAX_BROKEN = 64 * 1024
@@ -69,7 +71,7 @@ class TextAnswer:
     unknown: Unknown | None = None
     nearest: "tuple[Nearest, ...]" = ()
     not_read: str = ""
-    """Why the releases of a library were not read for a name that the text misses."""
+    """Why the index did not answer what the text leaves to it."""
 
     @property
     def is_healthy(self) -> bool:
@@ -84,6 +86,7 @@ def explain_text(
     machine: Machine | None = None,
     is_ours: bool = False,
     read_history: "ReadHistory | None" = None,
+    solve: "Solve | None" = None,
 ) -> TextAnswer:
     """Find the known errors in a text, each root cause before what follows from it; describe a text without any.
 
@@ -98,13 +101,22 @@ def explain_text(
         is_ours: Whether the text comes of a GPU project, whatever its words say.
         read_history: Reads the releases of a library for a name that it lacks; called only where a failure of the text
             names one.
+        solve: Finds releases for requirements that contradict each other; called only where a failure of the text has some.
     """
     words = read_words(text)
     facts = read_text_facts(words)
     if machine:
         facts = facts.complete(machine.values)
     answer = _explain_words(words, facts, machine=machine, is_ours=is_ours)
-    if read_history is None or answer.is_healthy or (missing := find_missing_name(words, facts)) is None:
+    if read_history is None or answer.is_healthy:
+        return answer
+    if solve and (contradiction := find_contradiction(words, facts)):
+        solved = solve(contradiction)
+        if isinstance(solved, NotRead):
+            return replace(answer, not_read=solved.reason)
+        stated = tuple(TextFact(name, value) for name, value in describe_set(solved).items())
+        return _explain_words(words, replace(facts, stated=(*facts.stated, *stated)), machine=machine, is_ours=is_ours)
+    if (missing := find_missing_name(words, facts)) is None:
         return answer
     history = read_history(missing)
     if isinstance(history, NotRead):

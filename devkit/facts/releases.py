@@ -1,4 +1,4 @@
-"""A name that a program misses in a library, and the releases of the library that have it."""
+"""What a text leaves to the package index: a name that a library lacks, and requirements that contradict each other."""
 
 from dataclasses import dataclass
 
@@ -60,3 +60,24 @@ class NameHistory:
     evidence: tuple[str, ...] = ()
     caller: str = ""
     caller_release: str = ""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Requirements that a package installer cannot meet together: the user's own, and packages in whatever release fits.
+
+    `python` is the Python of the text, such as 3.11, "" where it does not say.
+    """
+
+    kept: tuple[str, ...]
+    free: tuple[str, ...]
+    python: str = ""
+
+
+@dataclass(frozen=True)
+class SolvedSet:
+    """Releases that uv finds for all packages of a contradiction, such as torch==2.1.0. `moved` are those it was free to choose."""
+
+    releases: tuple[str, ...]
+    moved: tuple[str, ...]
+    python: str

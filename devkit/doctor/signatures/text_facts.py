@@ -41,7 +41,7 @@ READINGS: Mapping[str, _Reading] = {
     name: _Reading(**decode_fields(row, _Reading)) for name, row in load(__package__, "facts").items()
 }
 _TAKE_FIRST = tuple(name for name, each in READINGS.items() if each.takes_first)
-FACT_NAMES = (*READINGS, "needed_cuda", "isolated_build", "engine", "form", "command")
+FACT_NAMES = (*READINGS, "needed_cuda", "isolated_build", "solved", "moved", "tried", "engine", "form", "command")
 """Names that conditions and sentences of rows may use, besides the captures of their texts."""
 _VARIABLE = re.compile(
     r"\b((?:CUDA|NCCL|NVIDIA|TORCH|PYTORCH|HF|VLLM|BNB|XLA|UV|PIP|LD|TF|OMP|GLOO|SLURM|DOCKER)_[A-Z0-9_]{2,50})"
