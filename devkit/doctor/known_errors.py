@@ -160,7 +160,10 @@ def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Matc
     told = [match for match in errors if not _REFERS.search(f"{match.cause} {match.fix.summary}")]
     referring = [match for match in errors if told and match not in told]
     errors = told or errors
-    in_field = [*referring, *(match for family, match in found if family.is_consequence and _is_in_field(family, match, words))]
+    in_field = [
+        *referring,
+        *(match for family, match in found if family.is_consequence and _is_in_field(family, match, words)),
+    ]
     return _chain(_follow(errors), words), in_field, rivals
 
 

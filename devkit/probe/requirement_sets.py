@@ -38,7 +38,9 @@ def solve_contradiction(stated: Contradiction) -> SolvedSet | Unknown:
             if isinstance(found, Resolved) and not {*free}.intersection(found.from_source):
                 versions = dict(found.packages)
                 names = dict.fromkeys(canonicalize_name(Requirement(each).name) for each in (*kept, *free))
-                return SolvedSet(tuple(f"{name}=={versions[name]}" for name in names if name in versions), free, wanted.python)
+                return SolvedSet(
+                    tuple(f"{name}=={versions[name]}" for name in names if name in versions), free, wanted.python
+                )
     return Unknown("uv finds no set of releases, whichever of the requirements is left open")
 
 

@@ -378,3 +378,46 @@ def test_a_package_that_only_wraps_the_call_does_not_ask_for_the_name(library):
     error = "TypeError: Model.__init__() got an unexpected keyword argument 'size'"
     match = ask(f"torch\ntorchlib 3.0\nfrom torchlib import Model\n{FRAME}{frame}{error}\n")["matches"][0]
     assert ", which the program needs" in match["cause"]
+
+
+CONFLICT = """The conflict is caused by:
+    The user requested torchlib==1.0
+    torchext 2.0 depends on torchlib==2.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        pytest.param(CONFLICT, "pip install 'torchlib==1.0' 'torchext==1.0'", id="a package moves"),
+        pytest.param(
+            f"{CONFLICT}    The user requested torchext==2.0\n",
+            "pip install 'torchext==2.0' 'torchlib==2.0'",
+            id="a pin moves",
+        ),
+        pytest.param(
+            "torchext 2.0 requires torchlib==2.0, but you have torchlib 1.0 which is incompatible.",
+            "pip install 'torchlib==1.0' 'torchext==1.0'",
+            id="what is installed stays",
+        ),
+        pytest.param(
+            "No solution found when resolving dependencies: Because torchext==2.0 depends on torchlib==2.0 and you require"
+            " torchext==2.0, we can conclude that you require torchlib==2.0. And because you require torchlib==1.0, we can",
+            "pip install 'torchlib==1.0' 'torchext==1.0'",
+            id="uv",
+        ),
+    ],
+)
+def test_requirements_that_contradict_each_other_are_given_to_uv(tmp_path, monkeypatch, text, command):
+    wheels = [make_wheel(tmp_path, "torchlib", version) for version in ("1.0", "2.0")]
+    wheels += [make_wheel(tmp_path, "torchext", each, requires=[f"torchlib=={each}"]) for each in ("1.0", "2.0")]
+    with serve_packages(wheels) as served:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", served.index)
+        match = ask(text)["matches"][0]
+        assert match["fix"]["commands"] == [command]
+        assert match["confidence"] == "likely"
+        assert "uv resolved" in match["speaks_for"][0]
+        served.requests.clear()
+        monkeypatch.setenv("UV_OFFLINE", "1")
+        assert ask(text)["not_read"] == "UV_OFFLINE is set"
+        assert served.requests == []

@@ -230,3 +230,58 @@ def test_an_extension_that_no_table_knows_is_built_from_its_folder():
         " _ZN5torch3jit11parseSchemaERKSsb"
     ).matches
     assert match.fix.commands[-1].endswith("own_ops  # built from a folder: its path in place of own_ops")
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("FAILED: build/a.o\nnvcc -c a.cu\ngcc: No such file or directory\n", "gcc: No such file or directory"),
+        ("make[2]: *** [Makefile:9: a.o] Error 1\nfoo: invalid mode 7\n", "foo: invalid mode 7"),
+        ("FAILED: build/a.o\nninja: build stopped: subcommand failed.\n", "FAILED: build/a.o"),
+    ],
+)
+def test_what_a_program_says_goes_before_what_its_build_tool_reports(log, said):
+    assert explain_text(log, is_ours=True).unknown.first_error.text == said
+
+
+def test_a_line_that_sends_the_reader_on_follows_from_the_error_that_tells():
+    log = "sinfo -R\nKill task failed root 2024\nslurmd: pyxis: mkdir: cannot create directory '/raid/enroot': Permission denied\n"
+    (match,) = explain_text(log).matches
+    assert match.code == "CON013"
+    assert "Kill task" in explain_text(log.splitlines()[1]).matches[0].matched
+
+
+@pytest.mark.parametrize(
+    ("log", "package"),
+    [
+        ("Collecting torch\nCollecting flash-attn==0.2.8\n", "flash-attn"),
+        (
+            "Collecting torch\nCollecting einops\n  File /tmp/pip-install-x1/flash-attn_0123456789abcdef0123456789abcdef/setup.py\n",
+            "flash-attn",
+        ),
+        (f"Collecting torch\nCollecting flash-attn\n{'b' * 9}\n" + "a line\n" * 20, "<package>"),
+    ],
+)
+def test_of_several_packages_the_last_above_the_error_is_meant(log, package):
+    match = explain_text(f"{log}in setup.py\nModuleNotFoundError: No module named 'torch'\n").matches[0]
+    assert f"pip install --no-build-isolation {package}" in match.fix.commands
+
+
+def test_python_names_an_unfinished_import_and_no_release():
+    text = "ImportError: cannot import name 'ops' from partially initialized module 'vllm' (most likely due to a circular import)"
+    assert "vllm is imported before its own import has ended" in explain_text(text).matches[0].cause
+    assert explain_text(text, read_history=lambda _: pytest.fail("a release was read")).not_read == ""
+
+
+def test_a_cause_that_waits_for_words_which_the_text_lacks_is_only_possible():
+    cause = explain_text("sbatch: error: Batch job submission failed: Invalid feature specification").matches[0].cause
+    assert "feature (--constraint)" in cause
+
+
+def test_a_port_that_another_program_reports_is_none_of_ours():
+    assert (
+        explain_text(
+            "nginx: [emerg] bind() to 0.0.0.0:80 failed (98: Address already in use)\nnginx: test failed\n"
+        ).matches
+        == ()
+    )

@@ -14,7 +14,9 @@ from devkit.text import join_words
 MAX_PACKAGES = 12
 _NAME = r"[A-Za-z][\w.-]{1,60}(?:\[[\w,-]{1,60}\])?"
 _BOUNDS = r"(?:[<>=!~]=?=?[\w.*+!]{1,40})(?:,[<>=!~]=?=?[\w.*+!]{1,40}){0,5}"
-_ASKED = re.compile(rf"\b(?:The user requested (?:\(constraint\) )?|you require |your project depends on )({_NAME}{_BOUNDS})")
+_ASKED = re.compile(
+    rf"\b(?:The user requested (?:\(constraint\) )?|you require |your project depends on )({_NAME}{_BOUNDS})"
+)
 _NEEDS = re.compile(rf"\b({_NAME}?)(?:==| )\d[\w.+]{{0,30}} depends on {_NAME}")
 _INSTALLED = re.compile(
     rf"\b({_NAME}) \d[\w.+]{{0,30}} requires ({_NAME}?)(?:{_BOUNDS})?(?:; [^,]{{1,80}})?, but you have {_NAME} (\d[\w.]{{0,30}})"
@@ -36,7 +38,11 @@ def find_contradiction(text: Words, values: TextFacts) -> Contradiction | None:
             kept.setdefault(other, f"{other}=={found[3]}")
     asked = tuple(each for name, each in kept.items() if name not in free or each in text.shown)
     free -= {_canonicalize(each) for each in asked}
-    if not (asked and free or len(asked) > 1) or len(asked) + len(free) > MAX_PACKAGES or not all(map(_is_read, asked)):
+    if (
+        not ((asked and free) or len(asked) > 1)
+        or len(asked) + len(free) > MAX_PACKAGES
+        or not all(map(_is_read, asked))
+    ):
         return None
     return Contradiction(asked, tuple(sorted(free)), values.python or "")
 
@@ -55,4 +61,8 @@ def _is_read(requirement: str) -> bool:
 def describe_set(found: SolvedSet) -> dict[str, str]:
     """Return the facts by which a family of errors names a set of releases."""
     tried = f"uv resolved {', '.join(found.releases)} for Python {found.python}"
-    return {"solved": " ".join(f"'{each}'" for each in found.releases), "moved": join_words(found.moved), "tried": tried}
+    return {
+        "solved": " ".join(f"'{each}'" for each in found.releases),
+        "moved": join_words(found.moved),
+        "tried": tried,
+    }

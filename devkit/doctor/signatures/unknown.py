@@ -40,7 +40,7 @@ _RAISED = re.compile(
 )
 """The line below the frames of a traceback: the exception's class, whatever its name, and its message."""
 _STATUS = re.compile(
-    r"^FAILED: |^ninja: build stopped|^(?:g?make(?:\[\d+\])?|cmake): \*\*\*|\bCalledProcessError\b|: Error compiling objects for"
+    r"^FAILED: |^ninja: build stopped|^(?:g?make: )?\*\*\* \[|\bCalledProcessError\b|: Error compiling objects for"
     r"|^error: (?:subprocess-exited|metadata-generation|command '.{1,300}' failed)|did not run successfully\.$|^\W*exit code: \d"
 )
 """A line by which the driver of a build reports that a program which it started has failed: the program's own line says why."""
