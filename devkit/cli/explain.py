@@ -63,8 +63,9 @@ def explain(
     """Explain an error text or a check's code, and say what to do.
 
     CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
-    - reads a log from standard input. Needs no GPU. If a library lacks a name, the command reads its wheels on the package index; if
-    requirements contradict each other, it looks for releases with uv; unless uv or pip is set to work offline. Exits with 1 for an unknown error.
+    - reads a log from standard input. Needs no GPU. Unless uv or pip is set to work offline, the command reads the wheels
+    of a library that lacks a name, and lets uv look for releases where requirements contradict each other. Exits with 1
+    for an unknown error.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")

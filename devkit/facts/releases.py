@@ -45,7 +45,7 @@ class NameHistory:
     `added` is the first release that has it after those without, `last` the last one before those without, and `removed`
     the first of these; "" where no release shows it. `until` is the release after `added` that removed it again, and
     `first` the one before `last` that brought it, read where the installed release is unknown. `is_sure`
-    says that both sides were read whole. `caller` is the package that asks for the name, and `caller_release` its first
+    says that both sides were read whole, `has_gap` that releases between `last` and `removed` were not read. `caller` is the package that asks for the name, and `caller_release` its first
     release that no longer does.
     """
 
@@ -57,6 +57,7 @@ class NameHistory:
     first: str = ""
     until: str = ""
     is_sure: bool = False
+    has_gap: bool = False
     evidence: tuple[str, ...] = ()
     caller: str = ""
     caller_release: str = ""

@@ -269,7 +269,7 @@ def _judge(
     for one, other in pairs:
         first, second = str(wheels[one].version), str(wheels[other].version)
         if one == low:
-            history = replace(history, last=first, removed=second)
+            history = replace(history, last=first, removed=second, has_gap=other - one > 1)
         elif other == high:
             history = replace(history, added=second)
         elif low is not None and other <= low:

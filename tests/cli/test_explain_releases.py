@@ -245,6 +245,14 @@ def test_what_a_source_does_not_say_is_not_claimed(library, files):
     assert document["not_read"] == "torchlib: of 2 releases read all have it"
 
 
+def test_a_release_beside_others_that_could_not_be_read_did_not_remove_the_name(library):
+    library(HAS_OLD["a function"], init(""), ("torchlib", "1.5", UNSAID["no Python"]))
+    match = ask(MISSING)["matches"][0]
+    assert "torchlib 2.0 lacks torchlib.Old" in match["cause"]
+    assert "1.1 is the last release read that has it" in match["cause"]
+    assert match["fix"]["commands"] == ["pip install 'torchlib<=1.1'"]
+
+
 def test_a_release_that_has_the_name_is_not_blamed(library):
     library(init(""), HAS_OLD["a function"])
     document = ask(MISSING.replace("torch 2.4.0", "torchlib==3.0 torch"))

@@ -227,18 +227,17 @@ def _fix_by_history(captures: Mapping[str, str], values: TextFacts) -> Fix:
         until = captures["until"]
         summary = f"Install {library} {added} or newer{f', and below {until}, which has removed it' if until else ''}."
         return Fix(summary, (f"{install} '{library}>={added}{f',<{until}' if until else ''}'",), Side.CONTAINER)
-    first = captures["first"]
-    bound = f"{install} '{library}{f'>={first},' if first else ''}<{removed}'"
+    first, below = captures["first"], captures["below"]
+    older = f"{library} {below[2:]} or older" if below.startswith("<=") else f"{library} below {removed}"
+    bound = f"{install} '{library}{f'>={first},' if first else ''}{below}'"
     if free := captures["free"]:
-        summary = (
-            f"Upgrade {caller} to {free} or newer, which does not need it; otherwise install {library} below {removed}."
-        )
+        summary = f"Upgrade {caller} to {free} or newer, which does not need it; otherwise install {older}."
         return Fix(summary, (f"{install} '{caller}>={free}'", bound), Side.CONTAINER)
     if added:
-        summary = f"Install {library} below {removed}, or {added} or newer."
+        summary = f"Install {older}, or {added} or newer."
         return Fix(summary, (bound, f"{install} '{library}>={added}'"), Side.CONTAINER)
     other = f", or change {OWN_CODE}" if caller == OWN_CODE else ""
-    return Fix(f"Install {library} below {removed}{other}.", (bound,), Side.CONTAINER)
+    return Fix(f"Install {older}{other}.", (bound,), Side.CONTAINER)
 
 
 def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:
@@ -250,7 +249,7 @@ def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:
     is_made_for_each = companion in ("torchvision", "torchaudio")
     version = found if is_made_for_each else wanted.partition("+")[0]
     release = next((row for row in load_tables().torch.releases if str(row.version) == version), None)
-    label = build if release is None or build in release.variants else release.default_variant
+    label = build if release is None or build in ("cpu", *release.variants) else release.default_variant
     index = f" --index-url https://download.pytorch.org/whl/{label}" if label else ""
     if is_made_for_each:
         summary = f"Install the {companion} made for torch {version}: pip finds it if both are named."

@@ -158,7 +158,8 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
     # Where the program can be changed, or another release serves as well, the fix leaves a choice.
     has_choice = bool(history.removed and (caller == OWN_CODE or history.caller_release or history.added))
     if history.removed:
-        says = f"{library} {history.removed} removed {what}, which {caller} needs; {history.last} is the last release that has it"
+        says = f"{library} {history.removed} {'lacks' if history.has_gap else 'removed'} {what}, which {caller} needs; "
+        says += f"{history.last} is the last release {'read ' if history.has_gap else ''}that has it"
         says += f", {history.first} the first" if history.first else ""
         says += f" ({history.added} has it again)" if history.added else ""
     else:
@@ -172,6 +173,7 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
         "what": what,
         "said": says,
         "removed": history.removed,
+        "below": f"<={history.last}" if history.has_gap else f"<{history.removed}",
         "added": history.added,
         "until": history.until,
         "first": history.first,
