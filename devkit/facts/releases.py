@@ -44,9 +44,9 @@ class NameHistory:
 
     `added` is the first release that has it after those without, `last` the last one before those without, and `removed`
     the first of these; "" where no release shows it. `until` is the release after `added` that removed it again, and
-    `first` the one before `last` that brought it, read where the installed release is unknown. `is_sure`
-    says that both sides were read whole, `has_gap` that releases between `last` and `removed` were not read. `caller` is the package that asks for the name, and `caller_release` its first
-    release that no longer does.
+    `first` the one before `last` that brought it, read where the installed release is unknown. `is_sure` says that
+    both sides were read whole, `has_gap` that releases between `last` and `removed` were not. `caller` is the package
+    that asks for the name, and `caller_release` its first release that no longer does.
     """
 
     package: str
