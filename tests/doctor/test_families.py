@@ -137,6 +137,11 @@ def test_a_printed_torch_is_one_that_plan_accepts(text, flags):
     assert is_planned(command, **flags)
 
 
+def test_the_build_that_a_text_asks_for_names_the_index():
+    error = "No solution found when resolving dependencies: there is no version of torch==2.7.1+cpu"
+    assert find_known_errors(error)[0].fix.commands[0].endswith("/whl/cpu")
+
+
 def test_the_wheel_for_an_old_gpu_is_not_the_newest_index():
     assert "cu128" not in find_known_errors(SM_61)[0].fix.commands[0]
     assert not is_planned("torch==2.9.0 --index-url x/cu128", driver="535.104.05", gpus=("GTX 1080 Ti",))

@@ -238,6 +238,7 @@ def test_an_extension_that_no_table_knows_is_built_from_its_folder():
         ("FAILED: build/a.o\nnvcc -c a.cu\ngcc: No such file or directory\n", "gcc: No such file or directory"),
         ("make[2]: *** [Makefile:9: a.o] Error 1\nfoo: invalid mode 7\n", "foo: invalid mode 7"),
         ("FAILED: build/a.o\nninja: build stopped: subcommand failed.\n", "FAILED: build/a.o"),
+        ("ERROR ~ Error executing process > 'A'\nCommand error:\n  fatal error: no room\n", "fatal error: no room"),
     ],
 )
 def test_what_a_program_says_goes_before_what_its_build_tool_reports(log, said):

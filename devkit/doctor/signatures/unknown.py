@@ -42,8 +42,9 @@ _RAISED = re.compile(
 _STATUS = re.compile(
     r"^FAILED: |^ninja: build stopped|^(?:g?make: )?\*\*\* \[|\bCalledProcessError\b|: Error compiling objects for"
     r"|^error: (?:subprocess-exited|metadata-generation|command '.{1,300}' failed)|did not run successfully\.$|^\W*exit code: \d"
+    r"|^ERROR ~ Error exec|terminated with an error exit|^Command error:$"
 )
-"""A line by which the driver of a build reports that a program which it started has failed: the program's own line says why."""
+"""A line by which the driver of a build or a workflow reports a failure of a program: the program's own line says why."""
 _TRACEBACK = "Traceback (most recent call last)"
 _NO_ERROR = re.compile(
     r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
