@@ -278,6 +278,11 @@ QUIET = {
         {},
         "",
     ),
+    "an unfinished import": (
+        MISSING.replace("from 'torchlib'", "from partially initialized module 'torchlib'"),
+        {},
+        "",
+    ),
     "a module of nobody": ("torch\nImportError: cannot import name 'Old' from 'torchlib'\n", {}, ""),
     "a class of the program": (
         "torch\nfrom torchlib import Model\nAttributeError: 'Model' object has no attribute 'old'\n",
@@ -426,6 +431,6 @@ def test_requirements_that_contradict_each_other_are_given_to_uv(tmp_path, monke
         assert match["confidence"] == "likely"
         assert "uv resolved" in match["speaks_for"][0]
         served.requests.clear()
-        monkeypatch.setenv("UV_OFFLINE", "1")
-        assert ask(text)["not_read"] == "UV_OFFLINE is set"
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        assert ask(text)["not_read"] == "PIP_NO_INDEX is set"
         assert served.requests == []
