@@ -368,6 +368,10 @@ def test_of_the_libraries_that_have_a_class_the_one_that_the_text_names_is_asked
     words = read_words("transformers==4.45.2\nTypeError: Trainer.__init__() got an unexpected keyword argument 'x'")
     missing = find_missing_name(words, read_text_facts(words))
     assert [each.package for each in missing.candidates] == ["transformers", "pytorch-lightning"]
+    words = read_words(
+        "transformers==4.45.2\npeft==0.13.2\nTypeError: PeftThing.add() got an unexpected keyword argument 'x'"
+    )
+    assert find_missing_name(words, read_text_facts(words)).candidates[0].package == "peft"
 
 
 def test_the_package_that_raises_it_asks_for_the_name_and_not_one_that_wraps_the_call():

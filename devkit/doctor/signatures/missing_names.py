@@ -117,7 +117,9 @@ def _list_of_owner(
     """
     first = owner.partition(".")[0]
     lines = (found[1] for found in _IMPORT.finditer(text.shown) if re.search(rf"\b{re.escape(first)}\b", found[2]))
-    stated = (each for each in PACKAGES if each in text.lowered and values.find_version(each))
+    stated = [each for each in PACKAGES if each in text.lowered and values.find_version(each)]
+    # A class that begins with a package's name, such as PeftModel, is likelier to be of that one.
+    stated.sort(key=lambda each: not first.lower().startswith(each))
     inside = (file.partition("/")[0] for _, file in frames[-1:] if file)
     seen = set()
     imported = (each for each in (module, *lines) if _is_package(each.partition(".")[0], values))
