@@ -12,7 +12,7 @@ import click
 from devkit.cli.output import dump_json, print_wrapped
 from devkit.cli.runtime import is_drawn, measure_memory_gb, today
 from devkit.cli.terminal import draw_diff, make_console
-from devkit.errors import ExitCode
+from devkit.errors import DevkitError, ExitCode
 from devkit.text import format_count, format_table, wrap_text
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class WriteOptions:
     is_confirmed: bool
     shows_diff: bool
     as_json: bool
+    digest: str | None = None
+    """Write only if the changes have this digest, as a dry run named it."""
 
 
 def select_changed(changes: "Sequence[FileChange]") -> "list[FileChange]":
@@ -50,8 +52,10 @@ def confirm_replacing(changes: "Sequence[FileChange]", *, yes: bool) -> None:
 
 def confirm_and_write(root: Path, changes: "Sequence[FileChange]", options: WriteOptions) -> None:
     """Write the changes, unless this is a dry run. Raises Abort where the user says no."""
-    from devkit.render.changes import write_changes
+    from devkit.render.changes import compute_digest, write_changes
 
+    if options.digest not in (None, compute_digest(changes)):
+        raise DevkitError("the changes are not those of that digest", "Preview again: a file or the plan changed since.")
     if not options.is_dry_run:
         confirm_replacing(changes, yes=options.is_confirmed or options.as_json)
         write_changes(root, tuple(changes))
@@ -147,20 +151,23 @@ def print_merge_conflicts(changes: "Sequence[FileChange]", *, is_dry_run: bool) 
             click.echo("".join(f"  devkit: {line}\n" for line in conflict.wanted.splitlines()), err=True, nl=False)
 
 
-def build_plan_fields(plan: "Plan", changes: "Sequence[FileChange]") -> dict[str, object]:
+def build_plan_fields(plan: "Plan", changes: "Sequence[FileChange]", *, shows_diff: bool = False) -> dict[str, object]:
     """Build the part of a JSON document that holds the plan and the files that it concerns."""
+    from devkit.render.changes import compute_digest
     from devkit.solver.output import serialize_answer
 
     files = []
     for change in changes:
         file: dict[str, object] = {"path": change.path, "action": str(change.action)}
+        if shows_diff and not change.path.endswith(".lock"):
+            file["diff"] = change.format_diff()
         if change.conflicts:
             file["conflicts"] = [
                 {"place": conflict.place, "devkit_wants": conflict.wanted, "is_marked": conflict.is_marked}
                 for conflict in change.conflicts
             ]
         files.append(file)
-    return serialize_answer(plan, today=today()) | {"files": files}
+    return serialize_answer(plan, today=today()) | {"files": files, "digest": compute_digest(changes)}
 
 
 def require_plan(ctx: click.Context, answer: "Plan | Conflict", *, schema: str, as_json: bool) -> "Plan":

@@ -26,6 +26,7 @@ class FileDocument:
 
     path: str
     action: Action
+    diff: str | None = field(default=None, metadata=MAY_LACK)
     conflicts: list[Json] | None = field(default=None, metadata=MAY_LACK)
 
 
@@ -39,6 +40,7 @@ class FilesDocument:
     conflict: ConflictDocument | None = field(default=None, metadata=MAY_LACK)
     warnings: list[str] | None = field(default=None, metadata=MAY_LACK)
     data_as_of: str | None = field(default=None, metadata=MAY_LACK)
+    digest: str | None = field(default=None, metadata=MAY_LACK)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,7 +118,7 @@ def _print_adoption(adoption: "Adoption", changes: "tuple[FileChange, ...]", opt
 def _print_document(
     adoption: "Adoption", changes: "tuple[FileChange, ...]", options: WriteOptions, *, verdict: str
 ) -> None:
-    fields = build_plan_fields(adoption.plan, changes) | {
+    fields = build_plan_fields(adoption.plan, changes, shows_diff=options.shows_diff) | {
         "verdict": verdict,
         "repairs": [{"code": each.code, "path": each.path, "says": each.message} for each in adoption.repairs],
         "left": [

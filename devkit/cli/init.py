@@ -105,6 +105,7 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
+@click.option("--expect", "digest", metavar="DIGEST", hidden=True, help="Write only what --dry-run --json called so.")
 @click.option("--force", is_flag=True, help="Replace devkit's own files even if you edited them.")
 @click.option(
     "--as-feature", is_flag=True, help="Write DIR/devkit, a dev container Feature with devkit, and nothing else."
@@ -127,6 +128,7 @@ def init(
     yes: bool,
     dry_run: bool,
     show_diff: bool,
+    digest: str | None,
     force: bool,
     as_feature: bool,
     no_resolve: bool,
@@ -151,7 +153,7 @@ def init(
     project = open_project(directory, build_settings_from_options(options, container), container.paths)
     project = choose_for_development(project) if develop else project
     request = build_project_request(project, facts=options.facts)
-    writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
+    writing = WriteOptions(SCHEMA, dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json, digest=digest)
     adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
     offers = list_compose_offers(project.root)
     as_written, asks = project, not (dry_run or as_json)
@@ -194,7 +196,7 @@ def init(
     changed = select_changed(changes)
     if as_json:
         verdict = "unchanged" if not changed else "would-write" if dry_run else "written"
-        fields = build_plan_fields(answer, changes) | build_editor_fields(project.settings)
+        fields = build_plan_fields(answer, changes, shows_diff=show_diff) | build_editor_fields(project.settings)
         fields |= serialize_dependencies(project.dependencies)
         fields["imports"] = [{"module": each.module, "name": each.name, "origin": each.origin} for each in imports]
         fields["guide"] = [{"requirement": each.text, "origin": each.origin} for each in guide]

@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from devkit.errors import DevkitError
-from devkit.probe.saved_facts import load_saved_facts
 from devkit.release import INSTALL_MCP_COMMAND
 
 
@@ -33,13 +32,12 @@ from devkit.release import INSTALL_MCP_COMMAND
     help="Serve http://127.0.0.1:PORT/mcp instead of standard input and output.",
 )
 def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> None:
-    """Serve doctor, explain, plan, estimate and a preview of init as tools for AI assistants.
+    """Serve doctor, explain, plan, estimate, init, fixes and verify as tools for AI assistants.
 
-    The tools only read. Editors start this command: see the guide "AI assistants".
+    A tool changes files only after it showed the diff. Editors start this command: see the guide "AI assistants".
     """
-    facts = load_saved_facts(facts_files) if facts_files else None
     try:
-        from devkit.mcp_server import build_server, serve_http, serve_stdio
+        from devkit.cli.mcp_server import build_server, serve_http, serve_stdio
     except ImportError as error:
         if error.name and error.name.partition(".")[0] == "devkit":
             raise
@@ -47,7 +45,7 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
             f"the package {error.name or 'mcp'} is missing, or its release is not 2",
             f"Install it with devkit: {INSTALL_MCP_COMMAND}",
         ) from None
-    server = build_server(project=project.resolve(), facts=facts)
+    server = build_server(project=project.resolve(), facts_files=facts_files)
     if port is None:
         serve_stdio(server)
     else:

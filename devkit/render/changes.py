@@ -265,6 +265,13 @@ def _remove(path: Path) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+def compute_digest(changes: Iterable[FileChange]) -> str:
+    """Compute a digest of what changes: each file with its content before and after."""
+    changed = sorted((each.path, each.action, each) for each in changes if each.action is not Action.UNCHANGED)
+    lines = (f"{path}\0{kind}\0{_identify(each.before)}\0{_identify(each.artifact.content)}\n" for path, kind, each in changed)
+    return compute_blob_id("".join(lines).encode())
+
+
 def write_changes(
     root: Path, changes: Iterable[FileChange], *, replace: Callable[[Path, Path], None] = replace_beside
 ) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.doctor.model import Repair, RepairKind
+from devkit.doctor.report.report import Report
 from devkit.errors import DevkitError
 from devkit.reading import MAX_CONFIG_BYTES, read_bounded
-from devkit.render.changes import replace_file
-from devkit.render.files import resolve_inside
+from devkit.render.changes import Action, FileChange, replace_file
+from devkit.render.files import Artifact, resolve_inside
 from devkit.render.text_edits import CannotEdit, remove_value, set_value
 
 _BY_HAND = "Change it by hand."
@@ -38,12 +39,31 @@ def compute_edits(repairs: Iterable[Repair], project: Path, *, home: Path) -> tu
     """
     edits: dict[Path, FileEdit] = {}
     for repair in repairs:
-        is_in_home = repair.path.startswith("~/") or Path(repair.path).is_absolute()
-        target = resolve_inside(home if is_in_home else project, repair.path.removeprefix("~/"))
+        target = resolve_inside(home if _is_in_home(repair) else project, repair.path.removeprefix("~/"))
         before = edits[target].before if target in edits else _read_own_file(repair.path, target)
         content = edits[target].after if target in edits else before
         edits[target] = FileEdit(repair.path, target, before, apply_repair(content, repair).encode())
     return tuple(edit for edit in edits.values() if edit.before != edit.after)
+
+
+def compute_project_changes(report: Report, project: Path) -> tuple[tuple[FileChange, ...], list[str]]:
+    """Compute the changes that repair the root findings in the project's own files, one for each file, and what is refused."""
+    repairs: list[Repair] = []
+    edits: tuple[FileEdit, ...] = ()
+    refused = []
+    for shown in report.roots:
+        wanted = [each for each in shown.finding.fix.repairs if not _is_in_home(each)]
+        try:
+            edits = compute_edits([*repairs, *wanted], project, home=project)
+            repairs += wanted
+        except DevkitError as refusal:
+            refused.append(f"{shown.check.code} cannot be repaired from here: {refusal}")
+    changes = (FileChange(Action.UPDATE, Artifact(each.path, each.after), each.before) for each in edits)
+    return tuple(changes), refused
+
+
+def _is_in_home(repair: Repair) -> bool:
+    return repair.path.startswith("~/") or Path(repair.path).is_absolute()
 
 
 def _read_own_file(path: str, target: Path) -> bytes:

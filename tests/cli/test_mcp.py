@@ -1,6 +1,7 @@
 """`devkit mcp` with the protocol's own client, in a process of its own."""
 
 import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -9,38 +10,89 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.types import ElicitResult
 
 from devkit.facts.store import format_facts
-from devkit.mcp_server import MAX_ANSWER_CHARACTERS, MAX_REQUEST_BYTES
+from devkit.cli.mcp_server import MAX_ANSWER_CHARACTERS, MAX_REQUEST_BYTES
 from tests.hosts import facts_of
 
-TOOLS = ["doctor", "check_project", "explain", "plan", "estimate", "preview_init"]
+READING = ["doctor", "check_project", "explain", "plan", "estimate", "preview_init", "propose_fix"]
+BROKEN = '{\n  "image": "ubuntu", // ours\n  "runArgs": ["--gpus all"]\n}\n'
+MENDED = BROKEN.replace("--gpus all", "--gpus=all")
+DEV_CONTAINER = ".devcontainer/devcontainer.json"
 
 
-def call(steps, *words, cwd) -> list:
-    """Start the server, and return what each of `steps`, (tool, arguments), answered: (is_error, text)."""
+def connect(*words, cwd, **options) -> Client:
+    """Start a server, and connect the protocol's own client to it."""
     server = StdioServerParameters(
         command=sys.executable, args=["-m", "devkit", "mcp", *map(str, words)], env=dict(os.environ), cwd=str(cwd)
     )
+    return Client(stdio_client(server), **options)
+
+
+def call(steps, *words, cwd, **options) -> list:
+    """Return what each of `steps`, (tool, arguments), answered: (is_error, text).
+
+    A step may be a function of the answers so far, which returns one or nothing.
+    """
 
     async def run() -> list:
-        async with Client(stdio_client(server)) as client:
+        async with connect(*words, cwd=cwd, **options) as client:
             answers = []
-            for name, arguments in steps:
+            for step in steps:
+                name, arguments = (step(answers) if callable(step) else step) or (None, None)
                 if name == "resource":
                     answers.append((False, (await client.read_resource(arguments)).contents[0].text))
                 elif name == "list":
                     answers.append((await client.list_tools()).tools)
-                else:
+                elif name:
                     result = await client.call_tool(name, arguments)
-                    answers.append((bool(result.is_error), result.content[0].text))
+                    document = result.structured_content or {}
+                    answers.append((bool(result.is_error), Text(result.content[0].text, document)))
             return answers
 
     return asyncio.run(asyncio.wait_for(run(), 120))
+
+
+class Text(str):
+    """The text of an answer, with its document."""
+
+    def __new__(cls, text, document):
+        made = super().__new__(cls, text)
+        made.document = document
+        return made
+
+
+def apply_last(answers):
+    return ("apply_fix", {"token": answers[-1][1].document["token"]})
+
+
+def answering(action, **content):
+    """A user who answers every question so."""
+    asked = []
+
+    async def answer(_context, params):
+        asked.append(params.message)
+        return ElicitResult(action=action, content=content or None)
+
+    return asked, answer
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    (folder / ".devcontainer").mkdir(parents=True)
+    (folder / DEV_CONTAINER).write_text(BROKEN)
+    return folder
+
+
+def list_files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_why_can_my_container_not_see_the_gpu(tmp_path):
@@ -50,6 +102,7 @@ def test_why_can_my_container_not_see_the_gpu(tmp_path):
     (is_error, text), (_, page) = call(steps, "--facts", saved, cwd=tmp_path)
     assert not is_error
     assert "CTK001" in text and "nvidia-container-toolkit" in text
+    assert {each["status"] for each in text.document["outcomes"]} == {"found"}
     assert page.startswith("CTK001")
 
 
@@ -59,27 +112,161 @@ def test_tools_read_and_refuse(tmp_path):
         ("list", None),
         ("explain", {"text": 'could not select device driver "" with capabilities: [[gpu]]'}),
         ("plan", {"driver": "580.95.05", "gpus": ["H100"], "for_project": True}),
-        ("estimate", {"model": "llama-3.1-8b", "gpus": ["RTX 4090"], "settings": {"method": "qlora"}}),
-        ("check_project", {}),
-        ("preview_init", {}),
-        ("plan", {"driver": "nope"}),
-        ("estimate", {"model": "llama-3.1-8b", "settings": {"methd": "qlora"}}),
-        ("explain", {"text": "x" * (MAX_REQUEST_BYTES + 1)}),
-        ("doctor", {"codes": ["XYZ001"]}),
+        ("estimate", {"model": "llama-3.1-8b", "gpus": ["RTX 4090"], "method": "qlora", "checkpointing": False}),
+        ("preview_init", {"vendor": "cpu"}),
+        ("check_project", {"devcontainer": BROKEN}),
+        ("propose_fix", {}),
     ]
     tools, *answers = call(steps, cwd=tmp_path)
-    assert [tool.name for tool in tools] == TOOLS
-    assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-    assert [is_error for is_error, _ in answers] == [False] * 5 + [True] * 4
-    explained, planned, estimated, _, previewed, *refused = (text for _, text in answers)
+    assert [tool.name for tool in tools if tool.annotations.read_only_hint] == READING
+    assert [tool.name for tool in tools][len(READING) :] == ["apply_fix", "verify"]
+    for tool in tools:
+        assert tool.description
+        assert tool.input_schema["additionalProperties"] is False
+        assert all(each["description"] for each in tool.input_schema["properties"].values())
+    arguments = {tool.name: tool.input_schema["properties"] for tool in tools}
+    assert "cpu" in str(arguments["plan"]["vendor"]) and "qlora" in str(arguments["estimate"]["method"])
+    assert [is_error for is_error, _ in answers] == [False] * len(answers)
+    explained, planned, estimated, previewed, checked, proposed = (text for _, text in answers)
     assert "Container Toolkit" in explained
-    assert "2.9.1" in planned
-    assert "RTX 4090" in estimated
-    assert "devcontainer.json" in previewed
-    assert [path.name for path in tmp_path.iterdir()] == ["requirements.txt"]
-    for text, word in zip(refused, ("--driver", "method", str(MAX_REQUEST_BYTES), "XYZ001"), strict=True):
+    assert planned.document["plan"]["torch"] == "2.9.1" and "2.9.1" in planned
+    assert estimated.document["settings"]["checkpointing"] is False and "RTX 4090" in estimated
+    diffs = {each["path"]: each.get("diff", "") for each in previewed.document["files"]}
+    assert '+  "dockerComposeFile"' in diffs[DEV_CONTAINER] and diffs[DEV_CONTAINER] in previewed
+    assert "PRJ002" in checked.document["root_causes"]
+    assert "token" not in proposed.document
+    assert list_files(tmp_path) == ["requirements.txt"]
+
+
+HOSTILE = [
+    ("plan", {"driver": "nope"}, "--driver"),
+    ("plan", {"torch": "2\0"}, "null byte"),
+    ("plan", {"torch": "9" * 300_000}, "Argument list too long"),
+    ("plan", {"torch": "--run"}, "torch"),
+    ("plan", {"vendor": "intel"}, "nvidia"),
+    ("plan", {"install": True}, "install"),
+    ("plan", {"gpus": {"a": 1}}, "gpus"),
+    ("estimate", {"model": "llama-3.1-8b", "methd": "qlora"}, "methd"),
+    ("estimate", {"model": "/etc/passwd"}, "no known model"),
+    ("estimate", {"model": "--json"}, "no known model"),
+    ("estimate", {"model": "llama-3.1-8b", "micro_batch": "many"}, "micro_batch"),
+    ("explain", {"text": "x" * (MAX_REQUEST_BYTES + 1)}, str(MAX_REQUEST_BYTES)),
+    ("explain", {}, "text"),
+    ("doctor", {"only": ["XYZ001"]}, "XYZ001"),
+    ("check_project", {"../../out": "x"}, "../../out"),
+    ("preview_init", {"directory": "/tmp"}, "directory"),
+    ("preview_init", {"digest": "x"}, "digest"),
+    ("apply_fix", {"token": "../../etc/passwd"}, "no proposal"),
+    ("apply_fix", {"token": "", "answer": {"confirmed": True}}, "answer"),
+    ("verify", {"command": "touch owned"}, "command"),
+    ("nothing", {}, "nothing"),
+]
+
+
+def test_hostile_arguments_are_refused_and_change_nothing(project):
+    answers = call([(name, arguments) for name, arguments, _ in HOSTILE], cwd=project)
+    for (is_error, text), (name, _, word) in zip(answers, HOSTILE, strict=True):
+        assert is_error, name
         assert word in text
         assert "Traceback" not in text
+    assert list_files(project) == [DEV_CONTAINER]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_fix_is_made_as_it_was_shown_and_once(project, mode):
+    asked, answer = answering("accept", confirmed=True)
+    steps = [("propose_fix", {}), apply_last, lambda answers: apply_last(answers[:1]), ("check_project", {})]
+    (_, diff), applied, again, (_, checked) = call(steps, cwd=project, mode=mode, elicitation_callback=answer)
+    assert '+  "runArgs": ["--gpus=all"]' in diff and '+  "runArgs": ["--gpus=all"]' in asked[0]
+    assert applied == (False, f"changed {DEV_CONTAINER}")
+    assert again[0]
+    assert "PRJ002" not in checked.document["root_causes"]
+    assert (project / DEV_CONTAINER).read_text() == MENDED
+    assert list_files(project) == [DEV_CONTAINER]
+
+
+@pytest.mark.parametrize(
+    ("action", "content"), [("decline", {}), ("cancel", {}), ("accept", {"confirmed": False}), ("accept", {})]
+)
+def test_without_the_users_yes_nothing_changes(project, action, content):
+    _, answer = answering(action, **content)
+    refused = call([("propose_fix", {}), apply_last], cwd=project, elicitation_callback=answer)[1]
+    assert refused[0]
+    assert (project / DEV_CONTAINER).read_text() == BROKEN
+
+
+def test_a_client_that_cannot_ask_approves_the_call_itself(project):
+    assert not call([("propose_fix", {}), apply_last], cwd=project)[1][0]
+    assert (project / DEV_CONTAINER).read_text() == MENDED
+
+
+@pytest.mark.parametrize("tool", ["propose_fix", "preview_init"])
+def test_a_proposal_is_void_when_a_file_changed_since(project, tool):
+    def edit(_answers):
+        (project / DEV_CONTAINER).write_text(BROKEN.replace("ubuntu", "debian"))
+
+    refused = call([(tool, {"vendor": "nvidia"} if "init" in tool else {}), edit, apply_last], cwd=project)[1]
+    assert refused[0] and "change" in refused[1]
+    assert "debian" in (project / DEV_CONTAINER).read_text()
+    assert list_files(project) == [DEV_CONTAINER]
+
+
+def test_a_file_that_leads_out_of_the_project_is_left_alone(project, tmp_path):
+    outside = tmp_path / "shared.json"
+    (project / DEV_CONTAINER).rename(outside)
+    (project / DEV_CONTAINER).symlink_to(outside)
+    for _, text in call([("propose_fix", {}), ("preview_init", {})], cwd=project):
+        assert "token" not in getattr(text, "document", {})
+    assert outside.read_text() == BROKEN
+
+
+def test_init_writes_what_was_previewed(tmp_path):
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    preview = ("preview_init", {"vendor": "cpu"})
+    (_, shown), (is_error, _), (_, again) = call([preview, apply_last, preview], cwd=tmp_path)
+    assert not is_error
+    written = {path for path in list_files(tmp_path) if path != "requirements.txt"}
+    assert written == {each["path"] for each in shown.document["files"]}
+    assert again.document["verdict"] == "unchanged" and "token" not in again.document
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_proof_reports_progress_and_leaves_no_process_when_it_is_canceled(tmp_path, mode):
+    async def run() -> list:
+        lines: list = []
+        async with connect(cwd=tmp_path, mode=mode) as client:
+
+            async def report(_progress, _total, message):
+                lines.append(message)
+
+            task = asyncio.create_task(
+                client.call_tool("verify", {"here": True, "depth": "full"}, progress_callback=report)
+            )
+            while not lines and not task.done():
+                await asyncio.sleep(0.02)
+            assert list_proofs(tmp_path)
+            task.cancel()
+            await asyncio.wait([task])
+            for _ in range(1000):
+                if not list_proofs(tmp_path):
+                    break
+                await asyncio.sleep(0.02)
+            assert list_proofs(tmp_path) == []
+            assert not (await client.call_tool("explain", {"text": "DRV001"})).is_error
+        return lines
+
+    assert asyncio.run(asyncio.wait_for(run(), 120))
+
+
+def list_proofs(folder) -> list:
+    """List the processes of a proof in a folder, by their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes()
+            if (process / "cwd").resolve() == folder.resolve() and b"mcp" not in words:
+                found.append(words)
+    return found
 
 
 def test_answers_are_bounded_and_hold_no_secrets(tmp_path):
