@@ -55,7 +55,9 @@ def confirm_and_write(root: Path, changes: "Sequence[FileChange]", options: Writ
     from devkit.render.changes import compute_digest, write_changes
 
     if options.digest not in (None, compute_digest(changes)):
-        raise DevkitError("the changes are not those of that digest", "Preview again: a file or the plan changed since.")
+        raise DevkitError(
+            "the changes are not those of that digest", "Preview again: a file or the plan changed since."
+        )
     if not options.is_dry_run:
         confirm_replacing(changes, yes=options.is_confirmed or options.as_json)
         write_changes(root, tuple(changes))

@@ -268,7 +268,10 @@ def _remove(path: Path) -> None:
 def compute_digest(changes: Iterable[FileChange]) -> str:
     """Compute a digest of what changes: each file with its content before and after."""
     changed = sorted((each.path, each.action, each) for each in changes if each.action is not Action.UNCHANGED)
-    lines = (f"{path}\0{kind}\0{_identify(each.before)}\0{_identify(each.artifact.content)}\n" for path, kind, each in changed)
+    lines = (
+        f"{path}\0{kind}\0{_identify(each.before)}\0{_identify(each.artifact.content)}\n"
+        for path, kind, each in changed
+    )
     return compute_blob_id("".join(lines).encode())
 
 

@@ -51,6 +51,7 @@ def run_streaming(
     environment: Mapping[str, str] | None = None,
     inherited: Mapping[str, str] | None = None,
     shows_output: bool = False,
+    is_canceled: Callable[[], bool] = bool,
 ) -> CompletedCommand:
     """Run a command, pass each line of its stderr to `progress` as it comes, and keep its stdout.
 
@@ -74,7 +75,7 @@ def run_streaming(
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     code = None
     try:
-        while code is None and (ends_at is None or time.monotonic() < ends_at):
+        while code is None and not is_canceled() and (ends_at is None or time.monotonic() < ends_at):
             # In slices, so that signals are handled on every platform.
             with suppress(subprocess.TimeoutExpired):
                 code = process.wait(_SLICE_S)

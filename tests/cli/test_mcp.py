@@ -11,14 +11,15 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import ElicitResult
 
-from devkit.facts.store import format_facts
 from devkit.cli.mcp_server import MAX_ANSWER_CHARACTERS, MAX_REQUEST_BYTES
+from devkit.facts.store import format_facts
 from tests.hosts import facts_of
 
 READING = ["doctor", "check_project", "explain", "plan", "estimate", "preview_init", "propose_fix"]
@@ -35,50 +36,49 @@ def connect(*words, cwd, **options) -> Client:
     return Client(stdio_client(server), **options)
 
 
-def call(steps, *words, cwd, **options) -> list:
-    """Return what each of `steps`, (tool, arguments), answered: (is_error, text).
+class Answer(NamedTuple):
+    """What a tool answered."""
 
-    A step may be a function of the answers so far, which returns one or nothing.
-    """
+    is_error: bool
+    text: str
+    document: dict
+
+
+def call(steps, *words, cwd, **options) -> list:
+    """Return what each of `steps`, (tool, arguments), answered; a step may be a function of the answers so far."""
 
     async def run() -> list:
         async with connect(*words, cwd=cwd, **options) as client:
             answers = []
             for step in steps:
-                name, arguments = (step(answers) if callable(step) else step) or (None, None)
+                name, arguments = step(answers) if callable(step) else step
                 if name == "resource":
-                    answers.append((False, (await client.read_resource(arguments)).contents[0].text))
+                    answers.append(Answer(False, (await client.read_resource(arguments)).contents[0].text, {}))
                 elif name == "list":
                     answers.append((await client.list_tools()).tools)
-                elif name:
+                else:
                     result = await client.call_tool(name, arguments)
-                    document = result.structured_content or {}
-                    answers.append((bool(result.is_error), Text(result.content[0].text, document)))
+                    answers.append(
+                        Answer(bool(result.is_error), result.content[0].text, result.structured_content or {})
+                    )
             return answers
 
     return asyncio.run(asyncio.wait_for(run(), 120))
 
 
-class Text(str):
-    """The text of an answer, with its document."""
-
-    def __new__(cls, text, document):
-        made = super().__new__(cls, text)
-        made.document = document
-        return made
+def apply(number):
+    """A step that applies what an earlier step proposed."""
+    return lambda answers: ("apply_fix", {"token": answers[number].document["token"]})
 
 
-def apply_last(answers):
-    return ("apply_fix", {"token": answers[-1][1].document["token"]})
-
-
-def answering(action, **content):
-    """A user who answers every question so."""
-    asked = []
+def answering(*answers):
+    """A user who gives these answers, (action, content), to the questions that come; and the questions."""
+    asked, left = [], iter(answers)
 
     async def answer(_context, params):
         asked.append(params.message)
-        return ElicitResult(action=action, content=content or None)
+        action, content = next(left)
+        return ElicitResult(action=action, content=content)
 
     return asked, answer
 
@@ -99,14 +99,14 @@ def test_why_can_my_container_not_see_the_gpu(tmp_path):
     saved = tmp_path / "facts.json"
     saved.write_text(format_facts(facts_of("toolkit-missing")), encoding="utf-8")
     steps = [("doctor", {}), ("resource", "devkit://checks/CTK001")]
-    (is_error, text), (_, page) = call(steps, "--facts", saved, cwd=tmp_path)
-    assert not is_error
-    assert "CTK001" in text and "nvidia-container-toolkit" in text
-    assert {each["status"] for each in text.document["outcomes"]} == {"found"}
-    assert page.startswith("CTK001")
+    diagnosis, page = call(steps, "--facts", saved, cwd=tmp_path)
+    assert not diagnosis.is_error
+    assert "CTK001" in diagnosis.text and "nvidia-container-toolkit" in diagnosis.text
+    assert {each["status"] for each in diagnosis.document["outcomes"]} == {"found"}
+    assert page.text.startswith("CTK001")
 
 
-def test_tools_read_and_refuse(tmp_path):
+def test_tools_describe_themselves_and_only_read(tmp_path):
     (tmp_path / "requirements.txt").write_text("torch==2.9.1\n")
     steps = [
         ("list", None),
@@ -115,25 +115,27 @@ def test_tools_read_and_refuse(tmp_path):
         ("estimate", {"model": "llama-3.1-8b", "gpus": ["RTX 4090"], "method": "qlora", "checkpointing": False}),
         ("preview_init", {"vendor": "cpu"}),
         ("check_project", {"devcontainer": BROKEN}),
+        ("check_project", {"dockerfile": "FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04\n"}),
         ("propose_fix", {}),
     ]
     tools, *answers = call(steps, cwd=tmp_path)
     assert [tool.name for tool in tools if tool.annotations.read_only_hint] == READING
-    assert [tool.name for tool in tools][len(READING) :] == ["apply_fix", "verify"]
+    assert [tool.name for tool in tools if not tool.annotations.read_only_hint] == ["apply_fix", "verify"]
     for tool in tools:
         assert tool.description
         assert tool.input_schema["additionalProperties"] is False
         assert all(each["description"] for each in tool.input_schema["properties"].values())
     arguments = {tool.name: tool.input_schema["properties"] for tool in tools}
     assert "cpu" in str(arguments["plan"]["vendor"]) and "qlora" in str(arguments["estimate"]["method"])
-    assert [is_error for is_error, _ in answers] == [False] * len(answers)
-    explained, planned, estimated, previewed, checked, proposed = (text for _, text in answers)
-    assert "Container Toolkit" in explained
-    assert planned.document["plan"]["torch"] == "2.9.1" and "2.9.1" in planned
-    assert estimated.document["settings"]["checkpointing"] is False and "RTX 4090" in estimated
+    assert [answer.is_error for answer in answers] == [False] * len(answers)
+    explained, planned, estimated, previewed, checked, read, proposed = answers
+    assert "Container Toolkit" in explained.text and explained.document["matches"]
+    assert planned.document["plan"]["torch"] == "2.9.1" and "2.9.1" in planned.text
+    assert estimated.document["settings"]["checkpointing"] is False and "RTX 4090" in estimated.text
     diffs = {each["path"]: each.get("diff", "") for each in previewed.document["files"]}
-    assert '+  "dockerComposeFile"' in diffs[DEV_CONTAINER] and diffs[DEV_CONTAINER] in previewed
+    assert '+  "dockerComposeFile"' in diffs[DEV_CONTAINER] and diffs[DEV_CONTAINER] in previewed.text
     assert "PRJ002" in checked.document["root_causes"]
+    assert "nvidia/cuda:12.4.1" in read.text
     assert "token" not in proposed.document
     assert list_files(tmp_path) == ["requirements.txt"]
 
@@ -156,6 +158,7 @@ HOSTILE = [
     ("check_project", {"../../out": "x"}, "../../out"),
     ("preview_init", {"directory": "/tmp"}, "directory"),
     ("preview_init", {"digest": "x"}, "digest"),
+    ("preview_init", {"compose": "../shared.yaml"}, "outside the project"),
     ("apply_fix", {"token": "../../etc/passwd"}, "no proposal"),
     ("apply_fix", {"token": "", "answer": {"confirmed": True}}, "answer"),
     ("verify", {"command": "touch owned"}, "command"),
@@ -164,50 +167,42 @@ HOSTILE = [
 
 
 def test_hostile_arguments_are_refused_and_change_nothing(project):
+    (project / DEV_CONTAINER).unlink()
+    (project.parent / "shared.yaml").write_text("services: {app: {image: ubuntu, gpus: all}}\n")
     answers = call([(name, arguments) for name, arguments, _ in HOSTILE], cwd=project)
-    for (is_error, text), (name, _, word) in zip(answers, HOSTILE, strict=True):
-        assert is_error, name
-        assert word in text
-        assert "Traceback" not in text
-    assert list_files(project) == [DEV_CONTAINER]
+    for answer, (name, _, word) in zip(answers, HOSTILE, strict=True):
+        assert answer.is_error, name
+        assert word in answer.text
+        assert "Traceback" not in answer.text
+    assert list_files(project) == []
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_fix_is_made_as_it_was_shown_and_once(project, mode):
-    asked, answer = answering("accept", confirmed=True)
-    steps = [("propose_fix", {}), apply_last, lambda answers: apply_last(answers[:1]), ("check_project", {})]
-    (_, diff), applied, again, (_, checked) = call(steps, cwd=project, mode=mode, elicitation_callback=answer)
-    assert '+  "runArgs": ["--gpus=all"]' in diff and '+  "runArgs": ["--gpus=all"]' in asked[0]
-    assert applied == (False, f"changed {DEV_CONTAINER}")
-    assert again[0]
+def test_a_fix_is_made_as_it_was_shown_after_a_yes_and_once(project, mode):
+    no = [("decline", None), ("cancel", None), ("accept", {"confirmed": False}), ("accept", {}), ("accept", None)]
+    asked, answer = answering(*no, ("accept", {"confirmed": True}))
+    steps = [("propose_fix", {}), *[apply(0)] * (len(no) + 2), ("check_project", {})]
+    proposed, *refused, applied, again, checked = call(steps, cwd=project, mode=mode, elicitation_callback=answer)
+    assert '+  "runArgs": ["--gpus=all"]' in proposed.text and '+  "runArgs": ["--gpus=all"]' in asked[0]
+    assert all(each.is_error for each in (*refused, again))
+    assert applied.text == f"changed {DEV_CONTAINER}"
     assert "PRJ002" not in checked.document["root_causes"]
     assert (project / DEV_CONTAINER).read_text() == MENDED
     assert list_files(project) == [DEV_CONTAINER]
 
 
-@pytest.mark.parametrize(
-    ("action", "content"), [("decline", {}), ("cancel", {}), ("accept", {"confirmed": False}), ("accept", {})]
-)
-def test_without_the_users_yes_nothing_changes(project, action, content):
-    _, answer = answering(action, **content)
-    refused = call([("propose_fix", {}), apply_last], cwd=project, elicitation_callback=answer)[1]
-    assert refused[0]
-    assert (project / DEV_CONTAINER).read_text() == BROKEN
+def test_a_proposal_is_void_when_a_file_changed_since(project):
+    edited = BROKEN.replace("ubuntu", "debian")
 
+    def edit(answers):
+        (project / DEV_CONTAINER).write_text(edited)
+        return apply(0)(answers)
 
-def test_a_client_that_cannot_ask_approves_the_call_itself(project):
-    assert not call([("propose_fix", {}), apply_last], cwd=project)[1][0]
-    assert (project / DEV_CONTAINER).read_text() == MENDED
-
-
-@pytest.mark.parametrize("tool", ["propose_fix", "preview_init"])
-def test_a_proposal_is_void_when_a_file_changed_since(project, tool):
-    def edit(_answers):
-        (project / DEV_CONTAINER).write_text(BROKEN.replace("ubuntu", "debian"))
-
-    refused = call([(tool, {"vendor": "nvidia"} if "init" in tool else {}), edit, apply_last], cwd=project)[1]
-    assert refused[0] and "change" in refused[1]
-    assert "debian" in (project / DEV_CONTAINER).read_text()
+    steps = [("propose_fix", {}), ("preview_init", {"vendor": "nvidia"}), edit, apply(1)]
+    *_, fix, init = call(steps, cwd=project)
+    assert fix.is_error and "was changed in between" in fix.text
+    assert init.is_error and "a file or the plan changed" in init.text
+    assert (project / DEV_CONTAINER).read_text() == edited
     assert list_files(project) == [DEV_CONTAINER]
 
 
@@ -215,47 +210,43 @@ def test_a_file_that_leads_out_of_the_project_is_left_alone(project, tmp_path):
     outside = tmp_path / "shared.json"
     (project / DEV_CONTAINER).rename(outside)
     (project / DEV_CONTAINER).symlink_to(outside)
-    for _, text in call([("propose_fix", {}), ("preview_init", {})], cwd=project):
-        assert "token" not in getattr(text, "document", {})
+    answers = call([("propose_fix", {}), ("preview_init", {})], cwd=project)
+    assert not any("token" in answer.document for answer in answers)
     assert outside.read_text() == BROKEN
 
 
-def test_init_writes_what_was_previewed(tmp_path):
+def test_a_client_that_cannot_ask_approves_the_call_and_init_writes_what_it_showed(tmp_path):
     (tmp_path / "requirements.txt").write_text("torch\n")
     preview = ("preview_init", {"vendor": "cpu"})
-    (_, shown), (is_error, _), (_, again) = call([preview, apply_last, preview], cwd=tmp_path)
-    assert not is_error
-    written = {path for path in list_files(tmp_path) if path != "requirements.txt"}
-    assert written == {each["path"] for each in shown.document["files"]}
+    shown, applied, again = call([preview, apply(0), preview], cwd=tmp_path)
+    assert not applied.is_error
+    assert {*list_files(tmp_path)} == {"requirements.txt", *(each["path"] for each in shown.document["files"])}
     assert again.document["verdict"] == "unchanged" and "token" not in again.document
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_proof_reports_progress_and_leaves_no_process_when_it_is_canceled(tmp_path, mode):
-    async def run() -> list:
-        lines: list = []
+    lines: list = []
+
+    async def report(_progress, _total, message):
+        lines.append(message)
+
+    async def wait_until(is_so):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+    async def run() -> None:
         async with connect(cwd=tmp_path, mode=mode) as client:
-
-            async def report(_progress, _total, message):
-                lines.append(message)
-
-            task = asyncio.create_task(
-                client.call_tool("verify", {"here": True, "depth": "full"}, progress_callback=report)
-            )
-            while not lines and not task.done():
-                await asyncio.sleep(0.02)
+            proof = client.call_tool("verify", {"here": True, "depth": "full"}, progress_callback=report)
+            task = asyncio.create_task(proof)
+            await wait_until(lambda: lines or task.done())
             assert list_proofs(tmp_path)
             task.cancel()
-            await asyncio.wait([task])
-            for _ in range(1000):
-                if not list_proofs(tmp_path):
-                    break
-                await asyncio.sleep(0.02)
-            assert list_proofs(tmp_path) == []
+            await wait_until(lambda: not list_proofs(tmp_path))
             assert not (await client.call_tool("explain", {"text": "DRV001"})).is_error
-        return lines
 
-    assert asyncio.run(asyncio.wait_for(run(), 120))
+    asyncio.run(asyncio.wait_for(run(), 120))
+    assert lines
 
 
 def list_proofs(folder) -> list:
@@ -272,11 +263,10 @@ def list_proofs(folder) -> list:
 def test_answers_are_bounded_and_hold_no_secrets(tmp_path):
     token = "hf_" + "a1B2c3D4" * 4 + "ab"
     (tmp_path / "Dockerfile").write_text(f"FROM python:3.12\nENV HF_TOKEN={token}\n")
-    (_, text), (_, log) = call(
-        [("check_project", {}), ("explain", {"text": f"{token}\nCUDA error: out of memory {token}"})], cwd=tmp_path
-    )
-    assert token not in text + log
-    assert len(text) <= MAX_ANSWER_CHARACTERS + 100
+    steps = [("check_project", {}), ("explain", {"text": f"{token}\nCUDA error: out of memory {token}"})]
+    answers = call(steps, cwd=tmp_path)
+    assert token not in str(answers)
+    assert all(len(answer.text) <= MAX_ANSWER_CHARACTERS + 100 for answer in answers)
 
 
 @pytest.fixture
