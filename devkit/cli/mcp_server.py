@@ -396,6 +396,7 @@ def _guard(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
         except DevkitError as error:
             raise ToolError(f"{error}\n{error.hint}".strip()) from None
 
+    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined] # of a method, without self
     return call
 
 
