@@ -131,7 +131,7 @@ def inspect_project(folder: Path, compose: str) -> Shape:
                 plain = re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*', lambda found: found[1] or "", content.decode())
                 dev = json.loads(re.sub(r",(\s*[\]}])", r"\1", plain))
             elif path.endswith((".yml", ".yaml")):
-                YAML(typ="safe").load(content.decode())
+                list(YAML(typ="safe").parse(content.decode()))  # Compose has tags, such as !reset
             elif path.endswith("Dockerfile"):
                 hadolint = [Path(sys.executable).with_name("hadolint"), "--no-fail", "--format=json", folder / path]
                 said = subprocess.run(hadolint, capture_output=True, text=True, check=True).stdout
@@ -182,7 +182,8 @@ class Assistant:
         preview = await self.call("preview_init", **({"compose": offer[1], "service": offer[2]} if offer else {}))
         await self.apply(preview)
         left, _ = await self.check()
-        if left or not preview:
+        if left or not preview or not self.shown:
+            # The user says that it is broken: what devkit wrote may be written again.
             await self.apply(await self.call("preview_init", force=True))
             left, _ = await self.check()
         return found, left
