@@ -15,15 +15,14 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import ElicitResult
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -47,47 +46,6 @@ MISTAKES = {
 }
 COMPOSE_OFFER = re.compile(r"devkit init --compose (\S+)(?: --service (\S+?))?(?=[\"\s])")
 Files = dict[str, bytes]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A project as programs other than devkit read it: what they refuse, its dev container, and the merged service."""
-
-    files: Files
-    rejected: list[str]
-    dev: dict[str, Any]
-    service: dict[str, Any]
-
-    def list_requests(self) -> list[dict[str, Any]]:
-        """List the device requests of the service."""
-        reserved = self.service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
-        return [*reserved, *self.service.get("gpus", [])]
-
-    def has(self, path: str, text: str) -> bool:
-        """Return True for a file with this text."""
-        return text.encode() in self.files.get(path, b"")
-
-
-def counts(request: dict[str, Any]) -> bool:
-    """Return True for a device request that says which or how many."""
-    return "count" in request or "device_ids" in request
-
-
-RIGHT: dict[str, Callable[[Shape], object]] = {
-    "gpu-commented-out": lambda it: it.dev.get("hostRequirements") or "--gpus" in str(it.dev.get("runArgs")),
-    "gpu-object-without-comma": lambda it: {*it.dev["hostRequirements"]["gpu"]} == {"cores", "memory"},
-    "devices-below-limits": lambda it: it.service,
-    "capabilities-without-gpu": lambda it: any(
-        "gpu" in each["capabilities"] and counts(each) for each in it.list_requests()
-    ),
-    "base-image-removed": lambda it: it.has(f"{FOLDER}/Dockerfile", "FROM") or not it.has("Dockerfile", "10.2-"),
-    "compose-for-podman": lambda it: it.has("compose.yaml", CASES["compose-for-podman"]["compose.yaml"]),
-    "shared-memory": lambda it: "shm_size" in it.service or it.service.get("ipc") == "host",
-    "image-torch-replaced": lambda it: not it.has("Dockerfile", "uninstall") or it.has("Dockerfile", "torch=="),
-    "service-misnamed": lambda it: it.dev["service"] == "dashboard" and it.service,
-    "count-missing": lambda it: it.list_requests() and all(map(counts, it.list_requests())),
-}
-"""Case -> what must hold of it in the end, written before the first run."""
 
 
 def mutate(text: str, chance: random.Random) -> str:
@@ -122,32 +80,42 @@ def read_files(folder: Path) -> Files:
     return {str(each.relative_to(folder)): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
 
 
-def inspect_project(folder: Path, compose: str) -> Shape:
-    """Read a project with other programs: a JSON parser, a YAML parser, hadolint and Docker Compose."""
-    files, rejected, dev, services = read_files(folder), [], {}, {}
-    for path, content in files.items():
-        try:
-            if path.endswith("devcontainer.json"):
-                plain = re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*', lambda found: found[1] or "", content.decode())
-                dev = json.loads(re.sub(r",(\s*[\]}])", r"\1", plain))
-            elif path.endswith((".yml", ".yaml")):
-                list(YAML(typ="safe").parse(content.decode()))  # Compose has tags, such as !reset
-            elif path.endswith("Dockerfile"):
-                hadolint = [Path(sys.executable).with_name("hadolint"), "--no-fail", "--format=json", folder / path]
-                said = subprocess.run(hadolint, capture_output=True, text=True, check=True).stdout
-                rejected += [path] if "DL1000" in said else []
-        except (ValueError, YAMLError):
-            rejected.append(path)
-    named = dev.get("dockerComposeFile", [])
-    paths = [folder / FOLDER / each for each in ([named] if isinstance(named, str) else named)]
-    if paths := paths or [folder / each for each in ("compose.yaml", "docker-compose.yml") if each in files]:
-        words = [compose, *(f"--file={each}" for each in paths), "config", "--format=json"]
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, env={**os.environ, "COMPOSE_PROFILES": "*"}
-        )
-        services = json.loads(done.stdout)["services"] if done.returncode == 0 else {}
-        rejected += [] if done.returncode == 0 else ["docker compose config"]
-    return Shape(files, rejected, dev, services.get(dev.get("service") or next(iter(services), ""), {}))
+def inspect_project(folder: Path, compose: str) -> tuple[list[str], str]:
+    """Read a project as other programs do, on a host whose engine has the nvidia runtime.
+
+    Returns what they refuse, and a text of devcontainer.json, the merged service and the Dockerfiles.
+    """
+    rejected, dev, services, dockerfiles = [], {}, {}, []
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(shutil.copytree(folder, Path(scratch, folder.name)))
+        for script in root.rglob("gpu.sh"):
+            subprocess.run(["sh", script], capture_output=True, check=True, env={**os.environ, "DEVKIT_GPU": "nvidia"})
+        for path in root.rglob("*"):
+            try:
+                if path.name == "devcontainer.json":
+                    plain = re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*', lambda found: found[1] or "", path.read_text())
+                    dev = json.loads(re.sub(r",(\s*[\]}])", r"\1", plain))
+                elif path.suffix in (".yml", ".yaml"):
+                    list(YAML(typ="safe").parse(path.read_text()))  # Compose has tags, such as !reset
+                elif path.name == "Dockerfile":
+                    dockerfiles.append(path.read_text())
+                    hadolint = [Path(sys.executable).with_name("hadolint"), "--no-fail", path]
+                    said = subprocess.run(hadolint, capture_output=True, text=True, check=True).stdout
+                    rejected += [path.name] if "DL1000" in said else []
+            except (ValueError, YAMLError):
+                rejected.append(path.name)
+        named = dev.get("dockerComposeFile", [])
+        paths = [root / FOLDER / each for each in ([named] if isinstance(named, str) else named)]
+        paths = paths or [root / each for each in ("compose.yaml", "docker-compose.yml") if (root / each).exists()]
+        if paths:
+            words = [compose, *(f"--file={each}" for each in paths), "config", "--format=json"]
+            done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=root)
+            services = json.loads(done.stdout)["services"] if done.returncode == 0 else {}
+            rejected += [] if done.returncode == 0 else ["docker compose config"]
+            if services and dev and dev.get("service") not in services:
+                rejected.append("service of devcontainer.json")
+    service = services.get(dev.get("service") or next(iter(services), ""), {})
+    return sorted(rejected), "\n".join((json.dumps(dev), json.dumps(service), *dockerfiles))
 
 
 class Assistant:
@@ -189,9 +157,9 @@ class Assistant:
         return found, left
 
 
-async def measure(folder: Path, right: Callable[[Shape], object], compose: str, facts: list[str]) -> dict[str, Any]:
-    """Repair one project, and judge what became of it."""
-    before = inspect_project(folder, compose)
+async def measure(folder: Path, compose: str, facts: list[str]) -> tuple[dict[str, Any], str]:
+    """Repair one project. Returns what became of it, and its text in the end, "" if a program refuses it."""
+    before, (refused, _) = read_files(folder), inspect_project(folder, compose)
     words = ["-P", "-m", "devkit", "mcp", f"--project={folder}", *facts]
     server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ), cwd=str(folder))
 
@@ -201,17 +169,13 @@ async def measure(folder: Path, right: Callable[[Shape], object], compose: str, 
     async with Client(stdio_client(server), elicitation_callback=agree) as client:
         assistant = Assistant(client)
         found, left = await assistant.repair()
-    after = inspect_project(folder, compose)
-    changed = {path for path in {*before.files, *after.files} if before.files.get(path) != after.files.get(path)}
+    after, (rejected, text) = read_files(folder), inspect_project(folder, compose)
+    changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
     worse = [f"changed without a diff: {path}" for path in sorted(changed - assistant.shown)]
-    worse += [f"rejected now: {each}" for each in after.rejected if each not in before.rejected]
+    worse += [f"refused now: {each}" for each in rejected if each not in refused]
     worse += [f"found now: {code}" for code in sorted(left - found)]
-    try:
-        repaired = not after.rejected and bool(right(after))
-    except (KeyError, TypeError):
-        repaired = False
-    row = {"calls": assistant.calls, "repaired": repaired, "worse": worse, "found": sorted(found), "left": sorted(left)}
-    return row | {"changed": sorted(changed), "rejected": after.rejected}
+    row = {"calls": assistant.calls, "worse": worse, "found": " ".join(sorted(found)), "left": " ".join(sorted(left))}
+    return row | {"refused before": ", ".join(refused), "refused": ", ".join(rejected)}, "" if rejected else text
 
 
 def main() -> int:
@@ -224,23 +188,30 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         saved = Path(scratch, "facts.json")
         saved.write_text(format_facts(facts_of(MACHINE)))
-        encoded = {
-            name: {path: text.encode() for path, text in {**LIST, **case}.items()} for name, case in CASES.items()
+        projects: dict[str, tuple[Files, Any]] = {
+            name: ({path: text.encode() for path, text in {**LIST, **case}.items()}, re.compile(right, re.DOTALL))
+            for name, case in CASES.items()
+            if (right := case.pop("right"))
         }
-        projects = {name: (files, RIGHT[name], [f"--facts={saved}"]) for name, files in encoded.items()}
-        for name, (whole, broken) in make_mutants(Path(scratch, "example")).items():
-            projects[name] = broken, lambda it, whole=whole: it.files == whole, []
-        for name, (files, right, facts) in projects.items():
-            if options.only in name:
-                for path, content in files.items():
-                    Path(scratch, name, path).parent.mkdir(parents=True, exist_ok=True)
-                    Path(scratch, name, path).write_bytes(content)
-                rows.append({"name": name} | asyncio.run(measure(Path(scratch, name), right, options.compose, facts)))
-                print(json.dumps(rows[-1]), flush=True)
+        projects |= {name: (broken, whole) for name, (whole, broken) in make_mutants(Path(scratch, "example")).items()}
+        for name, (files, right) in projects.items():
+            if options.only not in name:
+                continue
+            folder = Path(scratch, name)
+            for path, content in files.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(content)
+            is_case = isinstance(right, re.Pattern)
+            row, text = asyncio.run(measure(folder, options.compose, [f"--facts={saved}"] if is_case else []))
+            row["repaired"] = bool(text and right.search(text)) if is_case else read_files(folder) == right
+            rows.append({"name": name} | row)
+            print(json.dumps(rows[-1]), flush=True)
     totals = {"repaired": sum(row["repaired"] for row in rows), "worse": sum(bool(row["worse"]) for row in rows)}
-    print(f"{len(rows)} projects, {sum(row['calls'] for row in rows)} calls, {totals}")
+    totals["calls"] = sum(row["calls"] for row in rows)
+    print(f"{len(rows)} projects, {totals}")
     if options.record:
-        record(NAME, {"versions": versions("devkit-gpu", "mcp"), "seed": SEED, **totals, "rows": rows})
+        shown = {row.pop("name"): json.dumps(row) for row in rows}
+        record(NAME, {"versions": versions("devkit-gpu", "mcp"), "seed": SEED, **totals, "projects": shown})
     return int(totals["worse"] > 0)
 
 

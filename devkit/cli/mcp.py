@@ -37,7 +37,7 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
     A tool changes files only after it showed the diff. Editors start this command: see the guide "AI assistants".
     """
     try:
-        from devkit.cli.mcp_server import build_server, serve_http, serve_stdio
+        from devkit.cli.mcp_server import MAX_REQUEST_BYTES, build_server
     except ImportError as error:
         if error.name and error.name.partition(".")[0] == "devkit":
             raise
@@ -47,6 +47,6 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
         ) from None
     server = build_server(project=project.resolve(), facts_files=facts_files)
     if port is None:
-        serve_stdio(server)
+        server.run("stdio")
     else:
-        serve_http(server, port=port)
+        server.run("streamable-http", host="127.0.0.1", port=port, max_request_body_size=MAX_REQUEST_BYTES)

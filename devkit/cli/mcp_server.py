@@ -13,8 +13,8 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -93,7 +93,7 @@ def _list_options(command: str) -> dict[str, click.Option]:
     return {str(each.name): each for each in found.params if isinstance(each, click.Option)} if found else {}
 
 
-def _annotate(option: click.Option) -> Any:  # noqa: ANN401 - a type for pydantic
+def _annotate(option: click.Option) -> Any:
     """Return the type of an option's value, with its help as the description."""
     kinds = {click.types.BoolParamType: bool, click.types.IntParamType: int, click.types.FloatParamType: float}
     kind: Any = next((plain for own, plain in kinds.items() if isinstance(option.type, own)), str)
@@ -108,22 +108,14 @@ class Confirmation(BaseModel):
     confirmed: bool = Field(description="Go on?")
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """Changes that were shown, and what makes them. Raises DevkitError or ToolError if a file changed since."""
-
-    diff: str
-    apply: Callable[[], Awaitable[str]]
-
-
-PROPOSALS: dict[str, Proposal] = {}
-"""By token."""
+PROPOSALS: dict[str, tuple[str, Callable[[], Awaitable[str]]]] = {}
+"""Token -> the diff that was shown, and what makes the changes; that raises an error if a file changed since."""
 
 
 def ask_to_apply(token: str, ctx: Context) -> Confirmation | Elicit[Confirmation]:
     """Ask the user for a yes to the diff of a proposal."""
-    found = PROPOSALS.get(token)
-    return _ask(f"Change these files?\n{found.diff[:MAX_ANSWER_CHARACTERS]}" if found else "", ctx)
+    diff, _ = PROPOSALS.get(token, ("", None))
+    return _ask(diff and f"Change these files?\n{diff[:MAX_ANSWER_CHARACTERS]}", ctx)
 
 
 def ask_to_prove(here: bool | None, ctx: Context) -> Confirmation | Elicit[Confirmation]:
@@ -191,7 +183,7 @@ class Tools:
         for_project: Annotated[
             bool, Field(description="Respect the project's requirements as they are written.")
         ] = False,
-        **given: Any,  # noqa: ANN401 - one for each option
+        **given: Any,
     ) -> Answer:
         """Choose CUDA, torch, Python and image that fit, with reasons, for the machine or for a driver and GPUs."""
         words = ["plan", "--no-resolve", *self._name_machine(given), *format_words("plan", given)]
@@ -206,9 +198,7 @@ class Tools:
         ),
     )
     async def estimate(
-        self,
-        model: Annotated[str, Field(description="A known name, such as llama-3.1-8b.")],
-        **given: Any,  # noqa: ANN401 - one for each option
+        self, model: Annotated[str, Field(description="A known name, such as llama-3.1-8b.")], **given: Any
     ) -> Answer:
         """Estimate the GPU memory of fine-tuning or inference, and say on which GPUs it fits, the machine's included."""
         from devkit.estimate.model_catalog import find_model
@@ -235,7 +225,7 @@ class Tools:
         ),
         *("compose", "service", "with_imports", "develop", "force"),
     )
-    async def preview_init(self, **given: Any) -> Answer:  # noqa: ANN401 - one for each option
+    async def preview_init(self, **given: Any) -> Answer:
         """Show the dev container files that `devkit init` would write or edit, with their contents. Writes nothing."""
         words = ["init", "--no-resolve", *self._name_machine(given), *format_words("init", given)]
         text, document = await self._ask_command(*words, "--dry-run", "--diff")
@@ -274,7 +264,8 @@ class Tools:
             raise ToolError("no proposal has this token. Call propose_fix or preview_init again")
         if not answer.confirmed:
             raise ToolError("the user did not agree: nothing was changed")
-        return _answer(await PROPOSALS.pop(token).apply(), {"verdict": "written"})
+        _, apply = PROPOSALS.pop(token)
+        return _answer(await apply(), {"verdict": "written"})
 
     @take_options("verify", "here", "timeout_s")
     async def verify(
@@ -282,7 +273,7 @@ class Tools:
         ctx: Context,
         answer: Annotated[Confirmation, Resolve(ask_to_prove)],
         depth: Annotated[Literal["quick", "standard", "full"], Field(description="How much to prove.")] = "standard",
-        **given: Any,  # noqa: ANN401 - one for each option
+        **given: Any,
     ) -> Answer:
         """Prove that fine-tuning and generation work. Takes minutes, reports progress, and can be canceled."""
         if not answer.confirmed:
@@ -333,19 +324,18 @@ class Tools:
         return done.out
 
 
-OFFERED = {
+_SCHEMAS = {
     **{"doctor": "devkit.doctor/1", "check_project": "devkit.doctor/1", "explain": "devkit.explain/1"},
     **{"plan": "devkit.plan/1", "estimate": "devkit.estimate/1", "preview_init": "devkit.init/1"},
     **{"propose_fix": "", "apply_fix": "", "verify": "devkit.verify/1"},
 }
-"""The tools, with the schemas of their documents."""
-_WRITING = ("apply_fix", "verify")
+"""The tools, and the documents of their answers."""
 
 
 def build_server(*, project: Path, facts_files: Sequence[Path] = ()) -> MCPServer:
     """Build the server for the project in a folder, on this machine or on the one that was saved in `facts_files`."""
     tools = Tools(project, facts_files)
-    made = [_build_tool(getattr(tools, name), schema) for name, schema in OFFERED.items()]
+    made = [_build_tool(getattr(tools, name), schema) for name, schema in _SCHEMAS.items()]
     server = MCPServer("devkit", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING", tools=made)
 
     @server.resource("devkit://checks/{code}", mime_type="text/plain")
@@ -359,22 +349,11 @@ def build_server(*, project: Path, facts_files: Sequence[Path] = ()) -> MCPServe
     return server
 
 
-def serve_stdio(server: MCPServer) -> None:
-    """Serve one client over standard input and output, until it closes them."""
-    server.run("stdio")
-
-
-def serve_http(server: MCPServer, *, port: int) -> None:
-    """Serve clients of this machine alone over streamable HTTP at /mcp."""
-    server.run("streamable-http", host="127.0.0.1", port=port, max_request_body_size=MAX_REQUEST_BYTES)
-
-
 def _build_tool(function: Callable[..., Any], schema: str) -> Tool:
     """Build a tool that refuses arguments which it does not have."""
-    writes = function.__name__ in _WRITING
-    tool = Tool.from_function(
-        _guard(function), annotations=ToolAnnotations(read_only_hint=not writes, open_world_hint=writes)
-    )
+    acts = function.__name__ in ("apply_fix", "verify")
+    hints = ToolAnnotations(read_only_hint=not acts, open_world_hint=acts)
+    tool = Tool.from_function(_guard(function), annotations=hints)
     arguments = tool.fn_metadata.arg_model
     arguments.model_config["extra"] = "forbid"
     arguments.model_rebuild(force=True)
@@ -391,8 +370,9 @@ def _guard(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
         if len(json.dumps(named, default=str)) > MAX_REQUEST_BYTES:
             raise ToolError(f"a request may have at most {MAX_REQUEST_BYTES} bytes: send the end of the log")
         try:
-            answer = await anyio.to_thread.run_sync(partial(function, **named))
-            return await answer if inspect.isawaitable(answer) else answer
+            found = await anyio.to_thread.run_sync(partial(function, **named))
+            answer: Answer = await found if inspect.isawaitable(found) else found
+            return answer
         except DevkitError as error:
             raise ToolError(f"{error}\n{error.hint}".strip()) from None
 
@@ -419,6 +399,5 @@ def _propose(text: str, document: Mapping[str, Any], apply: Callable[[], Awaitab
     token = secrets.token_hex(8)
     while len(PROPOSALS) >= MAX_PROPOSALS:
         del PROPOSALS[next(iter(PROPOSALS))]
-    files: Iterable[Mapping[str, Any]] = document["files"]
-    PROPOSALS[token] = Proposal("\n".join(each["diff"] for each in files if each.get("diff")), apply)
+    PROPOSALS[token] = "\n".join(each.get("diff", "") for each in document["files"]), apply
     return _answer(f"{text}\n\nTo make these changes: apply_fix with token {token}", {**document, "token": token})
