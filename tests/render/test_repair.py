@@ -10,12 +10,13 @@ import textwrap
 
 import pytest
 
-from devkit.doctor.model import Repair, RepairKind
+from devkit.doctor.model import Fix, Repair, RepairKind
 from devkit.errors import DevkitError
 from devkit.probe.host import LocalHost, Stat
 from devkit.render.adopt.adoption import PatchedHost
 from devkit.render.changes import replace_file
-from devkit.render.repair import apply_edit, compute_edits
+from devkit.render.repair import apply_edit, compute_edits, compute_project_changes
+from tests.doctor.running import a_finding, a_report, an_outcome
 
 DEV = '{\n  "image": "x" // ours\n}\n'
 SHM = Repair(RepairKind.SET, "dev.json", ("runArgs", "-"), '"--shm-size=8gb"')
@@ -38,6 +39,16 @@ def test_several_repairs_of_one_file_are_one_edit(project):
     (edit,) = edits(project, SHM, other)
     after = '  "image": "x", // ours\n  "runArgs": ["--shm-size=8gb"],\n  "hostRequirements": {"gpu": "optional"}\n'
     assert edit.after.decode() == f"{{\n{after}}}\n"
+
+
+def test_changes_of_a_project_leave_the_home_folder_and_what_is_refused_alone(project):
+    homes = [Repair(RepairKind.REMOVE, path, ("auths",)) for path in ("~/dev.json", str(project.parent / "dev.json"))]
+    absent = Repair(RepairKind.REMOVE, "absent.json", ("image",))
+    findings = [a_finding(fix=Fix("x", repairs=(each,))) for each in (*homes, SHM, absent)]
+    report = a_report(*(an_outcome(f"PRJ90{number}", each) for number, each in enumerate(findings)))
+    changes, refused = compute_project_changes(report, project)
+    assert [(each.path, each.before) for each in changes] == [("dev.json", DEV.encode())]
+    assert [each.partition(" ")[0] for each in refused] == ["PRJ903"]
 
 
 def test_what_is_already_so_needs_no_edit(project):
