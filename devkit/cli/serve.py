@@ -97,8 +97,10 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.cli.estimate import find_model_config, read_local_gpus
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.inference import solve_serving
-    from devkit.workload.finetune.files import find_packaged_model
+    from devkit.workload.finetune.files import find_packaged_model, model_not_found
 
+    if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
+        raise model_not_found(model, ())
     packaged = find_packaged_model(model)
     name = str(packaged) if packaged else model
     if "CUDA_VISIBLE_DEVICES" in os.environ or not (gpus := read_local_gpus()):

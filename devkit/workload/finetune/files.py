@@ -580,8 +580,8 @@ def _require_disk_space(model: HubRepository, needed_bytes: int) -> None:
 
 
 def find_similar_names(name: str) -> tuple[str, ...]:
-    """Find models on this machine with a name like `name`, nearest first: in the hub's cache, and beside `name`."""
-    known = {_last_part(each): each for each in (*_cached_names(), *_sibling_models(name))}
+    """Find models with a name like `name`, nearest first: packaged ones, those in the hub's cache, and beside `name`."""
+    known = {_last_part(each): each for each in (*PACKAGED_MODELS, *_cached_names(), *_sibling_models(name))}
     return tuple(known[key] for key in get_close_matches(_last_part(name), known, n=3, cutoff=0.6))
 
 
@@ -656,7 +656,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
 
 
 def _nearest_hint(nearest: tuple[str, ...]) -> list[str]:
-    return [f"Did you mean {join_words(nearest, 'or')}, which is on this machine?"] if nearest else []
+    return [f"Did you mean {join_words(nearest, 'or')}?"] if nearest else []
 
 
 def _explain_unreachable(name: HubRepository, nearest: tuple[str, ...]) -> DevkitError:
