@@ -82,7 +82,7 @@ def test_devkit_becomes_the_server(servers):
     ("arguments", "message"),
     [
         (["nothing.gguf"], "there is no file nothing.gguf"),
-        (["./nothing"], "there is no folder ./nothing"),
+        (["./nothing"], "there is no model ./nothing"),
         (["m.gguf", "--engine", "vllm"], "vllm serves no GGUF file here"),
         (["model", "--engine", "llama-cpp"], "llama-cpp serves no folder here"),
         (["model", "--engine", "vllm"], "vllm is not installed"),
