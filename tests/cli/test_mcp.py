@@ -71,18 +71,6 @@ def apply(number):
     return lambda answers: ("apply_fix", {"token": answers[number].document["token"]})
 
 
-def answering(*answers):
-    """A user who gives these answers, (action, content), to the questions that come; and the questions."""
-    asked, left = [], iter(answers)
-
-    async def answer(_context, params):
-        asked.append(params.message)
-        action, content = next(left)
-        return ElicitResult(action=action, content=content)
-
-    return asked, answer
-
-
 @pytest.fixture
 def project(tmp_path):
     folder = tmp_path / "project"
@@ -180,7 +168,13 @@ def test_hostile_arguments_are_refused_and_change_nothing(project):
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_fix_is_made_as_it_was_shown_after_a_yes_and_once(project, mode):
     no = [("decline", None), ("cancel", None), ("accept", {"confirmed": False}), ("accept", {}), ("accept", None)]
-    asked, answer = answering(*no, ("accept", {"confirmed": True}))
+    asked, left = [], iter([*no, ("accept", {"confirmed": True})])
+
+    async def answer(_context, params):
+        asked.append(params.message)
+        action, content = next(left)
+        return ElicitResult(action=action, content=content)
+
     steps = [("propose_fix", {}), *[apply(0)] * (len(no) + 2), ("check_project", {})]
     proposed, *refused, applied, again, checked = call(steps, cwd=project, mode=mode, elicitation_callback=answer)
     assert '+  "runArgs": ["--gpus=all"]' in proposed.text and '+  "runArgs": ["--gpus=all"]' in asked[0]
