@@ -60,7 +60,7 @@ _FOR_PREVIEWS = (
     *("driver", "gpus", "vendor", "torch", "cuda", "python", "image", "pins", "features", "extras", "groups"),
     *("apt", "compose", "service", "with_imports", "develop", "force"),
 )
-"""Options of init that name no file outside of the project and allow no index."""
+"""Options of init that name no file outside the project and allow no index."""
 
 Answer = CallToolResult
 Text = Annotated[str | None, Field(description="The text of this file, to judge instead of the project's files.")]
