@@ -50,14 +50,20 @@ def confirm_replacing(changes: "Sequence[FileChange]", *, yes: bool) -> None:
         click.confirm(f"Replace {format_count(len(replaced), 'file')}?", abort=True)
 
 
-def confirm_and_write(root: Path, changes: "Sequence[FileChange]", options: WriteOptions) -> None:
-    """Write the changes, unless this is a dry run. Raises Abort where the user says no."""
-    from devkit.render.changes import compute_digest, write_changes
+def require_expected(changes: "Sequence[FileChange]", options: WriteOptions) -> None:
+    """Raise DevkitError where the changes are not those that a dry run named by the digest in `options`."""
+    from devkit.render.changes import compute_digest
 
     if options.digest not in (None, compute_digest(changes)):
         raise DevkitError(
             "the changes are not those of that digest", "Preview again: a file or the plan changed since."
         )
+
+
+def confirm_and_write(root: Path, changes: "Sequence[FileChange]", options: WriteOptions) -> None:
+    """Write the changes, unless this is a dry run. Raises Abort where the user says no."""
+    from devkit.render.changes import write_changes
+
     if not options.is_dry_run:
         confirm_replacing(changes, yes=options.is_confirmed or options.as_json)
         write_changes(root, tuple(changes))

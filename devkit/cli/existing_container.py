@@ -16,6 +16,7 @@ from devkit.cli.changes import (
     format_document,
     print_changes,
     print_warnings,
+    require_expected,
     require_plan,
     select_changed,
 )
@@ -76,6 +77,7 @@ def adopt_existing_container(
     answer = _solve(project, existing, request)
     plan = require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
     changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
+    require_expected(changes, options)
     if not options.as_json:
         _print_adoption(adoption, changes, options)
     # Half a repair would hide what the project's own policy forbids.

@@ -23,6 +23,7 @@ from devkit.cli.changes import (
     print_editor_reports,
     print_plan,
     print_system_packages,
+    require_expected,
     require_plan,
     select_changed,
 )
@@ -180,6 +181,7 @@ def init(
     proof = project.proof or describe_proof(project.root, project.dependencies, answer)
     project = lock_project(project, answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
+    require_expected(changes, writing)
     if not as_json:
         print_wrapped(proof)
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")

@@ -32,7 +32,7 @@ def test_no_python_imports_from_the_working_folder():
     """Where a module or a text is run, Python looks into the working folder first, unless -P or -I says no."""
     found = [(place, second) for place, second in starts_of_python() if second in ("'-m'", "'-c'")]
     # The user's own package manager, as the user would run it.
-    assert [place for place, _ in found if not place.startswith("install.py")] == []
+    assert [place for place, _ in found if not place.startswith("plan.py")] == []
 
 
 @posix
