@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.errors import DevkitError
-from devkit.text import format_count, join_words
+from devkit.text import escape_text, format_count, join_words
 
 if TYPE_CHECKING:
     from devkit.doctor.model import Fix
@@ -39,8 +39,7 @@ def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tup
         _print(f"{shown.check.code} {finding.message}")
         _print(f"  {finding.fix.summary}")
         for line in "\n".join(format_unified_diff(each.path, each.before, each.after) for each in edits).split("\n"):
-            color = {"+": "green", "-": "red"}.get(line[:1])
-            _print(click.style(f"    {line}", fg=color) if color else f"    {line}")
+            _print(f"    {line}", color={"+": "green", "-": "red"}.get(line[:1]))
         is_safe = finding.severity != "note" and finding.confidence != "possible"
         if not (is_confirmed and is_safe) and not _confirm_edits(edits):
             _print("  devkit left it unchanged")
@@ -117,7 +116,7 @@ def guide_repairs(facts: "Facts", report: "Report", examine: "Examine") -> "tupl
         if after is not None:
             _print(f"  {shown.check.code} is still found: {after.finding.message}")
             break
-        _print(click.style(f"  ✓ {shown.check.code} is gone", fg="green"))
+        _print(f"  ✓ {shown.check.code} is gone", color="green")
     return facts, report
 
 
@@ -137,7 +136,7 @@ def _print_commands(shown: "ReportedFinding", before: str) -> None:
 
 
 def _may_run(fix: "Fix", facts: "Facts") -> bool:
-    """Say whether devkit itself may run a fix: on this side, without root, and nothing that others notice."""
+    """Say whether devkit itself may run a fix: on this side, complete, without root, and nothing that others notice."""
     from devkit.doctor.danger import find_harm
     from devkit.doctor.model import Restart, Side
     from devkit.doctor.preconditions import is_in_container, is_in_wsl
@@ -145,7 +144,8 @@ def _may_run(fix: "Fix", facts: "Facts") -> bool:
     here = Side.CONTAINER if is_in_container(facts) else Side.WSL if is_in_wsl(facts) else Side.HOST
     is_quiet = fix.restart is Restart.NONE and not any(map(find_harm, fix.commands))
     is_root = fix.root or any("sudo " in command for command in fix.commands)
-    return bool(fix.commands) and fix.where in (here, Side.PROJECT) and is_quiet and not is_root
+    has_blank = any("<" in command for command in fix.commands)
+    return bool(fix.commands) and fix.where in (here, Side.PROJECT) and is_quiet and not is_root and not has_blank
 
 
 def _run_commands(shown: "ReportedFinding") -> bool:
@@ -154,7 +154,8 @@ def _run_commands(shown: "ReportedFinding") -> bool:
     if not click.confirm(f"  Run {format_count(len(commands), 'command')}?", default=False, err=True):
         return False
     for command in commands:
-        if status := subprocess.run(["sh", "-c", command], check=False).returncode:
+        # Standard output holds the report alone.
+        if status := subprocess.run(["sh", "-c", command], stdout=2, check=False).returncode:
             _print(f"  `{command}` ended with {status}")
             break
     return True
@@ -167,5 +168,5 @@ def _await_user() -> bool:
     return not answer.lower().startswith("s")
 
 
-def _print(line: str) -> None:
-    click.echo(line, err=True)
+def _print(line: str, *, color: str | None = None) -> None:
+    click.secho(escape_text(line), fg=color, err=True)

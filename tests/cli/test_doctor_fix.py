@@ -136,8 +136,9 @@ def guided(monkeypatch, capsys, fix, answer, *, after=()):
 
 
 def test_a_command_for_the_user_runs_after_a_yes_and_the_machine_is_looked_at_again(monkeypatch, capsys, tmp_path):
-    fix = Fix("Make it.", commands=(f"touch {tmp_path}/made",))
+    fix = Fix("Make it \x1b[2J.", commands=(f"touch {tmp_path}/made",))
     said, examined = guided(monkeypatch, capsys, fix, "y")
+    assert "Make it \\x1b[2J." in said
     assert (tmp_path / "made").exists()
     assert "✓ DRV901 is gone" in said
     assert examined == 1
@@ -155,6 +156,7 @@ def test_a_command_for_the_user_runs_after_a_yes_and_the_machine_is_looked_at_ag
         pytest.param({"commands": ("touch FILE",), "restart": Restart.LOGIN}, id="a new login"),
         pytest.param({"commands": ("touch FILE", "rm -r FILE")}, id="removes"),
         pytest.param({"commands": ("touch FILE",), "where": Side.IMAGE}, id="elsewhere"),
+        pytest.param({"commands": ("touch FILE # <name>",)}, id="a blank to fill in"),
         pytest.param({"commands": ("touch FILE", "unset CUDA_VISIBLE_DEVICES")}, id="the shell's own"),
     ],
 )
