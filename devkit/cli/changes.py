@@ -56,7 +56,7 @@ def require_expected(changes: "Sequence[FileChange]", options: WriteOptions) -> 
 
     if options.digest not in (None, compute_digest(changes)):
         raise DevkitError(
-            "the changes are not those of that digest", "Preview again: a file or the plan changed since."
+            "the changes differ from those of this digest", "Preview again: a file or the plan changed in the meantime."
         )
 
 

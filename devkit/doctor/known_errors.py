@@ -157,9 +157,9 @@ def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Matc
     direct = [each for each in found if not each[0].is_consequence]
     errors = _drop_beside_checked([match for _, match in _keep_one_of_each(_drop_overlapping(direct))])
     rivals = [match for _, match in direct if match not in errors]
-    told = [match for match in errors if not _REFERS.search(f"{match.cause} {match.fix.summary}")]
-    referring = [match for match in errors if told and match not in told]
-    errors = told or errors
+    telling = [match for match in errors if not _REFERS.search(f"{match.cause} {match.fix.summary}")]
+    referring = [match for match in errors if telling and match not in telling]
+    errors = telling or errors
     in_field = [
         *referring,
         *(match for family, match in found if family.is_consequence and _is_in_field(family, match, words)),

@@ -66,7 +66,7 @@ def _prepare(
     from devkit.compat.version_tables import load_tables
     from devkit.solver.resolution import plan_project
 
-    asked = request.as_of
+    as_of = request.as_of
     request = date_request(request, dependencies, root)
     sources = RequirementSources()
     if dependencies.lists or dependencies.needs:
@@ -110,7 +110,7 @@ def _prepare(
         if not (isinstance(answer, Plan) and is_resolved):
             return answer
         # Where nothing of the day fits, devkit.toml keeps none.
-        return replace(answer, resolved_from=sign(answer.as_of or asked))
+        return replace(answer, resolved_from=sign(answer.as_of or as_of))
 
     return plan
 

@@ -63,16 +63,16 @@ def _parse_limits(lines: Iterable[str]) -> Iterator[tuple[str, float]]:
         yield found[1].removeprefix("max "), inf if found[2] == "unlimited" else int(found[2])
 
 
-def _find_lost_names(host: Host, asked: list[str], setting: str) -> Iterator[Lack]:
+def _find_lost_names(host: Host, servers: list[str], setting: str) -> Iterator[Lack]:
     """Yield why the DNS servers that a container asks do not know the names of this machine."""
     own = [name for path in _RESOLVER_FILES for name in _NAMESERVER.findall(host.read(path) or "")]
     here = _LOCAL.findall(host.read("/proc/net/fib_trie") or "")
     answering = {address for address, port in list_sockets(host, "udp", _BOUND) if port == 53}
-    if asked and all(each in here and answering.isdisjoint((each, "0.0.0.0", "::")) for each in asked):  # noqa: S104
-        yield Lack("names", f"they ask {join_words(asked)} for names, where no DNS server listens", setting)
-    elif own and asked and not setting and set(own).isdisjoint(asked) and all(map(_is_loopback, own)):
+    if servers and all(each in here and answering.isdisjoint((each, "0.0.0.0", "::")) for each in servers):  # noqa: S104
+        yield Lack("names", f"they ask {join_words(servers)} for names, where no DNS server listens", setting)
+    elif own and servers and not setting and set(own).isdisjoint(servers) and all(map(_is_loopback, own)):
         words = (
-            f"they ask {join_words(asked)} for names, because they cannot reach this machine's own {join_words(own)}"
+            f"they ask {join_words(servers)} for names, because they cannot reach this machine's own {join_words(own)}"
         )
         yield Lack("names", words, "")
 

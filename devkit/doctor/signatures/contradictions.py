@@ -36,15 +36,15 @@ def find_contradiction(text: Words, values: TextFacts) -> Contradiction | None:
         if not {one, other} <= set(TORCH_FAMILY):
             free.add(one)
             kept.setdefault(other, f"{other}=={found[3]}")
-    asked = tuple(each for name, each in kept.items() if name not in free or each in text.shown)
-    free -= {_canonicalize(each) for each in asked}
+    requested = tuple(each for name, each in kept.items() if name not in free or each in text.shown)
+    free -= {_canonicalize(each) for each in requested}
     if (
-        not ((asked and free) or len(asked) > 1)
-        or len(asked) + len(free) > MAX_PACKAGES
-        or not all(map(_is_read, asked))
+        not ((requested and free) or len(requested) > 1)
+        or len(requested) + len(free) > MAX_PACKAGES
+        or not all(map(_is_read, requested))
     ):
         return None
-    return Contradiction(asked, tuple(sorted(free)), values.python or "")
+    return Contradiction(requested, tuple(sorted(free)), values.python or "")
 
 
 def _canonicalize(requirement: str) -> str:

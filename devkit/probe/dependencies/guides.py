@@ -347,10 +347,10 @@ def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
     for path in _list_guides(files):
         lines = enumerate(_split_lines(files.read(path, "guide") or ""), 1)
         found = ((line, _PYTHON_IN_PROSE.search(text)) for line, text in lines if not _UNSUITED.search(text))
-        for line, asked in ((line, asked) for line, asked in found if asked):
-            is_open = asked["oldest"] or asked["more"]
-            limit = f",<3.{int(asked['last']) + 1}" if asked["last"] else ""
-            specifier = f">={asked['first']}{limit}" if is_open or limit else f"=={asked['first']}.*"
+        for line, named in ((line, named) for line, named in found if named):
+            is_open = named["oldest"] or named["more"]
+            limit = f",<3.{int(named['last']) + 1}" if named["last"] else ""
+            specifier = f">={named['first']}{limit}" if is_open or limit else f"=={named['first']}.*"
             return PackageRequirement("python", specifier, path, line)
     return None
 

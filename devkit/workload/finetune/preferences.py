@@ -102,15 +102,15 @@ def tokenize_prompts(
     notes, examples = [], []
     for record in records:
         assert isinstance(record, QuestionRecord)  # noqa: S101 - as they were parsed
-        asked = record.prompt
-        if not isinstance(asked, str):
+        prompted = record.prompt
+        if not isinstance(prompted, str):
             notes += [note] if (note := ensure_chat_template(tokenizer)) else []
             try:
-                asked = render_chat_template(tokenizer, asked, tokenize=False, add_generation_prompt=True)
+                prompted = render_chat_template(tokenizer, prompted, tokenize=False, add_generation_prompt=True)
             except Exception as error:  # a template raises what it likes
                 cause = f"the chat template refuses these messages: {to_one_line(str(error))[:200]}"
                 raise DevkitError(f"{record.place}: {cause}", "A prompt ends with a turn by the user.") from error
-        ids = list(tokenizer(asked, add_special_tokens=isinstance(record.prompt, str))["input_ids"])
+        ids = list(tokenizer(prompted, add_special_tokens=isinstance(record.prompt, str))["input_ids"])
         prompt = record.prompt if isinstance(record.prompt, str) else list(record.prompt)
         examples.append(PromptExample(ids, [0] * len(ids), prompt, record.fields, new_tokens))
     return _keep_fitting(examples, sequence, f"a prompt and {new_tokens} new tokens within {sequence}", notes)
