@@ -438,3 +438,10 @@ def test_requirements_that_contradict_each_other_are_given_to_uv(tmp_path, monke
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         assert ask(text)["not_read"] == "PIP_NO_INDEX is set"
         assert served.requests == []
+
+
+def test_a_name_whose_module_the_error_does_not_say_is_looked_up_where_a_line_imports_it():
+    words = read_words("    from transformers import BeamScorer\nImportError: cannot import name 'BeamScorer'\n")
+    missing = find_missing_name(words, read_text_facts(words))
+    assert missing is not None
+    assert (missing.name, missing.candidates[0].module) == ("BeamScorer", "transformers")
