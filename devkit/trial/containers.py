@@ -309,10 +309,10 @@ def _try_client(
         is_glibc = has_glibc(run.image)
         # A network that a killed trial left would overlap with this one's.
         stale.result()
-        starts: list[Callable[[], Trial]]
+        starts: list[Callable[[], Trial | None]]
         starts = [partial(_start, run, client, way, image, is_glibc=is_glibc) for way in client.ways]
         starts += (*_list_project_trials(run, client, image), *_list_lookups(run, client)) if place == 0 else ()
-        tried = tuple(pool.map(lambda start: start(), starts))
+        tried = tuple(filter(None, pool.map(lambda start: start(), starts)))
     finally:
         left = _remove(run, client, image)
         stale.result()
@@ -340,7 +340,7 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
         os.close(file)
 
 
-def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial]]:
+def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial | None]]:
     """List what the project asks for: its services by Compose, its dev containers as the dev container CLI would."""
     label, command = f"{LABEL}={run.owner}", ("-c", ":")
 
@@ -398,14 +398,18 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
             yield partial(run_service, number, *each)
 
 
-def _look_up_program(run: _Run, client: _Client, number: int, service: str, arguments: tuple[str, ...]) -> Trial:
-    """Let the runtime look up a service's user, folder and program in its own image, and not run it."""
+def _look_up_program(run: _Run, client: _Client, number: int, service: str, arguments: tuple[str, ...]) -> Trial | None:
+    """Let the runtime look up a service's user, folder and program in its own image, and not run it.
+
+    None where the engine refuses the profile that forbids running it: then nothing is known.
+    """
     named = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}", "--label", f"{LABEL}={run.owner}")
     with _hold_in_memory(json.dumps(NO_EXEC).encode()) as path:
         profile = (f"--security-opt=seccomp={path}", *(("--runtime=runc",) if client.name == "docker" else ()))
         done = run.ask(*client.command, "run", *_OPTIONS, _NO_NETWORK, *profile, *named, *arguments)
-    is_refused = done.code in NOT_STARTED and "seccomp" not in done.err
-    done = done if is_refused else ProgramResult(0, "", "")
+    if done.code in NOT_STARTED and "seccomp" in done.err:
+        return None
+    done = done if done.code in NOT_STARTED else ProgramResult(0, "", "")
     return _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "up", service))
 
 

@@ -398,36 +398,36 @@ def test_a_package_that_only_wraps_the_call_does_not_ask_for_the_name(library):
 
 
 CONFLICT = """The conflict is caused by:
-    The user requested torchlib==1.0
-    torchext 2.0 depends on torchlib==2.0
+    The user requested einops==1.0
+    timm 2.0 depends on einops==2.0
 """
 
 
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        pytest.param(CONFLICT, "pip install 'torchlib==1.0' 'torchext==1.0'", id="a package moves"),
+        pytest.param(CONFLICT, "pip install 'einops==1.0' 'timm==1.0'", id="a package moves"),
         pytest.param(
-            f"{CONFLICT}    The user requested torchext==2.0\n",
-            "pip install 'torchext==2.0' 'torchlib==2.0'",
+            f"{CONFLICT}    The user requested timm==2.0\n",
+            "pip install 'timm==2.0' 'einops==2.0'",
             id="a pin moves",
         ),
         pytest.param(
-            "torchext 2.0 requires torchlib==2.0, but you have torchlib 1.0 which is incompatible.",
-            "pip install 'torchlib==1.0' 'torchext==1.0'",
+            "timm 2.0 requires einops==2.0, but you have einops 1.0 which is incompatible.",
+            "pip install 'einops==1.0' 'timm==1.0'",
             id="what is installed stays",
         ),
         pytest.param(
-            "No solution found when resolving dependencies: Because torchext==2.0 depends on torchlib==2.0 and you require"
-            " torchext==2.0, we can conclude that you require torchlib==2.0. And because you require torchlib==1.0, we can",
-            "pip install 'torchlib==1.0' 'torchext==1.0'",
+            "No solution found when resolving dependencies: Because timm==2.0 depends on einops==2.0 and you require"
+            " timm==2.0, we can conclude that you require einops==2.0. And because you require einops==1.0, we can",
+            "pip install 'einops==1.0' 'timm==1.0'",
             id="uv",
         ),
     ],
 )
 def test_requirements_that_contradict_each_other_are_given_to_uv(tmp_path, monkeypatch, text, command):
-    wheels = [make_wheel(tmp_path, "torchlib", version) for version in ("1.0", "2.0")]
-    wheels += [make_wheel(tmp_path, "torchext", each, requires=[f"torchlib=={each}"]) for each in ("1.0", "2.0")]
+    wheels = [make_wheel(tmp_path, "einops", version) for version in ("1.0", "2.0")]
+    wheels += [make_wheel(tmp_path, "timm", each, requires=[f"einops=={each}"]) for each in ("1.0", "2.0")]
     with serve_packages(wheels) as served:
         monkeypatch.setenv("UV_DEFAULT_INDEX", served.index)
         match = ask(text)["matches"][0]
@@ -437,6 +437,14 @@ def test_requirements_that_contradict_each_other_are_given_to_uv(tmp_path, monke
         served.requests.clear()
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         assert ask(text)["not_read"] == "PIP_NO_INDEX is set"
+        assert served.requests == []
+
+
+def test_a_name_that_may_be_the_users_own_is_not_sent_to_the_index(monkeypatch):
+    with serve_packages([]) as served:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", served.index)
+        ask(CONFLICT.replace("timm", "our-project"))
+        ask(CONFLICT.replace("einops", "our-library"))
         assert served.requests == []
 
 

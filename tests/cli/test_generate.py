@@ -45,7 +45,7 @@ def refused(*arguments, given=None):
     [
         (["--help"], "--merge DIR"),
         (["--prompt", "a", "--model", "./nowhere"], "there is no model ./nowhere"),
-        (["--merge", "out", "--adapter", "./nowhere"], "there is no folder nowhere"),
+        (["--merge", "out", "--adapter", "./nowhere"], "the folder nowhere does not exist"),
     ],
     ids=["help", "an absent model", "an absent adapter"],
 )
@@ -76,7 +76,7 @@ def test_what_needs_no_torch_does_not_import_it(arguments, shown):
         (["--model", "."], "standard input: the prompt is empty"),
         (["--prompt", "a"], "no model is named"),
         (["--prompt", "a", "--model", "./nowhere"], "there is no model ./nowhere"),
-        (["--prompt", "a", "--adapter", "./nowhere"], "there is no folder nowhere"),
+        (["--prompt", "a", "--adapter", "./nowhere"], "the folder nowhere does not exist"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_loaded(arguments, message):

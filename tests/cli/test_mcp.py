@@ -146,7 +146,7 @@ HOSTILE = [
     ("check_project", {"../../out": "x"}, "../../out"),
     ("preview_init", {"directory": "/tmp"}, "directory"),
     ("preview_init", {"digest": "x"}, "digest"),
-    ("preview_init", {"compose": "../shared.yaml"}, "outside the project"),
+    ("preview_init", {"compose": "../other.yaml"}, "outside the project"),
     ("apply_fix", {"token": "../../etc/passwd"}, "no proposal"),
     ("apply_fix", {"token": "", "answer": {"confirmed": True}}, "answer"),
     ("verify", {"command": "touch owned"}, "command"),

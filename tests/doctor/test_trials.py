@@ -84,9 +84,11 @@ def own(**changes):
     return replace(trial(Way.PROJECT, **changes), arguments=("compose", "run", "train"))
 
 
-def lacking(kind, words, setting=""):
+def lacking(kind, words, setting="", engine="docker"):
     """A plain container that started and lacks something."""
-    return changed(healthy(), {"trials": Trials((replace(PLAIN, lacks=(Lack(kind, words, setting),)),), ())})
+    return changed(
+        healthy(), {"trials": Trials((replace(PLAIN, engine=engine, lacks=(Lack(kind, words, setting),)),), ())}
+    )
 
 
 TWO = {"nvml.gpus": (gpu(0), gpu(1))}
@@ -213,7 +215,13 @@ CASES = [
         "warning: open files | systemctl edit docker",
         "a limit of the unit",
     ),
-    ("ENG020", lacking("ids", "1"), "warning: have 1 user ids | usermod --add-subuids", "one user id"),
+    (
+        "ENG020",
+        lacking("limit", "open files: 64", engine="podman"),
+        "warning: open files | containers.conf",
+        "a limit of a session",
+    ),
+    ("ENG020", lacking("ids", "1"), "warning: only 1 of the 65536 user ids | usermod --add-subuids", "one user id"),
     ("CTK013", by_gpus(), "passed", "a container with its GPU"),
     ("CTK013", by_gpus(device_nodes=(), nvidiactl="absent"), "error: finds no GPU | --gpus all", "no nodes"),
     ("CTK013", by_gpus(nvidiactl="refused"), "error: cannot open | --gpus all", "nodes that may not be opened"),

@@ -5,8 +5,9 @@ import re
 from packaging.requirements import InvalidRequirement, Requirement
 
 from devkit.compat.specifiers import canonicalize_name
+from devkit.doctor.signatures.library_changes import load_distributions
 from devkit.doctor.signatures.log_text import Words
-from devkit.doctor.signatures.text_facts import TextFacts
+from devkit.doctor.signatures.text_facts import PACKAGES, TextFacts
 from devkit.facts.dependencies import TORCH_FAMILY
 from devkit.facts.releases import Contradiction, SolvedSet
 from devkit.text import join_words
@@ -27,7 +28,8 @@ def find_contradiction(text: Words, values: TextFacts) -> Contradiction | None:
     """Find the requirements that pip or uv cannot meet together; None where a text has no such report.
 
     What an installed package misses keeps the release that the user has, and the package that asks for another one moves.
-    torch's own companions are chosen from the tables, which know their builds.
+    torch's own companions are chosen from the tables, which know their builds. A name that the tables do not know may be the
+    user's own, and a stranger's on the index: then none is sent.
     """
     kept = {_canonicalize(each[1]): each[1] for each in _ASKED.finditer(text.shown)}
     free = {_canonicalize(each[1]) for each in _NEEDS.finditer(text.shown)}
@@ -42,6 +44,7 @@ def find_contradiction(text: Words, values: TextFacts) -> Contradiction | None:
         not ((requested and free) or len(requested) > 1)
         or len(requested) + len(free) > MAX_PACKAGES
         or not all(map(_is_read, requested))
+        or not {*map(_canonicalize, requested), *free} <= {*load_distributions().values(), *PACKAGES}
     ):
         return None
     return Contradiction(requested, tuple(sorted(free)), values.python or "")
@@ -60,7 +63,7 @@ def _is_read(requirement: str) -> bool:
 
 def describe_set(found: SolvedSet) -> dict[str, str]:
     """Return the facts by which a family of errors names a set of releases."""
-    tried = f"uv resolved {', '.join(found.releases)} for Python {found.python}"
+    tried = f"uv resolved {', '.join(found.releases)} for Python {found.python} on Linux x86_64"
     return {
         "solved": " ".join(f"'{each}'" for each in found.releases),
         "moved": join_words(found.moved),

@@ -419,7 +419,7 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
 def _read_adapter_config(folder: Path) -> dict[str, Any]:
     file = folder / ADAPTER_CONFIG_FILE
     if not folder.is_dir():
-        raise DevkitError(f"there is no folder {folder}", f"Name the folder that holds {ADAPTER_CONFIG_FILE}.")
+        raise DevkitError(f"the folder {folder} does not exist", f"Name the folder that holds {ADAPTER_CONFIG_FILE}.")
     if not file.is_file():
         if (folder / "config.json").is_file():
             raise DevkitError(f"{folder} is a whole model, not an adapter", "Name it with --model, without an adapter.")
@@ -644,7 +644,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
                 hints.append("If it is private, the account of your token may lack access.")
             else:
                 hints.append("If it is private, log in with `hf auth login` or set HF_TOKEN.")
-            return DevkitError(f"there is no folder {name}, and no such model on the hub (404)", "\n".join(hints))
+            return DevkitError(f"{name} is no folder here, and no such model on the hub (404)", "\n".join(hints))
         case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled() | errors.RevisionResolutionError():
             return _explain_unreachable(name, nearest)
         case errors.HfHubHTTPError():

@@ -130,7 +130,7 @@ def test_what_is_missing_is_said_before_anything_is_made(login):
     done = login.run(script_of(task()), SLURM_JOB_ID="")
     assert (done.returncode, done.stderr) == (2, "job.sbatch: this is a script for sbatch\n")
     done = login.run(script_of(with_folders(task(), data="/no/such/folder")))
-    assert (done.returncode, "there is no folder /no/such/folder" in done.stderr) == (2, True)
+    assert (done.returncode, "folder /no/such/folder does not exist" in done.stderr) == (2, True)
     assert [each.name for each in (login.home / "devkit").iterdir()] == ["my-project.sif"]
     (login.home / "devkit/my-project.sif").unlink()
     done = login.run(script_of(task()))

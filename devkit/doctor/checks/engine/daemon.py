@@ -185,5 +185,5 @@ def containers_lack_nothing(facts: Facts) -> Iterator[Problem]:
         for each in (lack for lack in trial.lacks if lack.kind in ("names", "limit", "ids")):
             setting, _, file = each.setting.rpartition(" in ")
             evidence = (f"in {describe_way(trial)}: {each.words}", *filter(None, (each.setting,)))
-            kind = trial.engine if setting else "none"
+            kind = trial.engine if setting else f"no setting of {trial.engine}"
             yield problem(each.kind, evidence=evidence, words=each.words, setting=setting, file=file, kind=kind)
