@@ -345,6 +345,20 @@ def test_a_program_of_the_project_is_looked_up_where_it_cannot_run(
     assert all(safe < set(call) and "--security-opt=seccomp=/proc/" in " ".join(call) for call in calls)
 
 
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [("exec: train: not found in $PATH", [127]), ("seccomp: config provided but seccomp not supported", [])],
+    ids=["refused", "a profile that holds nowhere"],
+)
+def test_a_look_up_whose_profile_is_refused_says_nothing(engine, tmp_path, words, codes):
+    write_project(tmp_path, {"services": {"a": {"image": "own"}}})
+    image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
+    engine(f"case \"$*\" in *' run '*' own') echo '{words}' >&2; exit 127 ;; esac; echo '{image}'")
+    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
+    tried = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    assert [each.code for each in tried if each.arguments == ("compose", "up", "a")] == codes
+
+
 @pytest.mark.clock
 @pytest.mark.parametrize(("builder", "is_late"), [("sleep 60", True), ("echo '{}'", False)])
 def test_a_dockerfile_that_buildkit_has_not_read_in_time_is_not_fine(engine, tmp_path, builder, is_late):
