@@ -436,6 +436,8 @@ def _list_warnings(shape: ModelShape, settings: TrainingSettings) -> Iterator[st
             "bitsandbytes does not quantize the experts: they are fused 3-D tensors, not linear layers "
             "(https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1849)"
         )
+    if settings.objective is not Objective.SFT:
+        yield f"the estimate for {settings.objective} has not been compared with measured runs"
     if is_attention_eager(shape, settings):
         yield "estimates for attention without a fused kernel are less certain: published runs took up to a quarter more"
     if settings.world > 1 and settings.sharding is not Sharding.DDP:

@@ -317,3 +317,9 @@ def test_the_lean_forward_is_for_silu_alone():
     assert shape("llama-3.1-8b").can_be_lean
     other = {**find_model("llama-3.1-8b").config, "hidden_act": "gelu"}
     assert not build_model_shape(other, name="other").can_be_lean
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_an_estimate_that_was_not_compared_with_measured_runs_says_so(objective):
+    warnings = estimate_training(LLAMA, replace(PLAIN, objective=objective)).warnings
+    assert any("has not been compared" in each for each in warnings) is (objective is not Objective.SFT)
