@@ -644,7 +644,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
                 hints.append("If it is private, the account of your token may lack access.")
             else:
                 hints.append("If it is private, log in with `hf auth login` or set HF_TOKEN.")
-            return DevkitError(f"{name} is no folder here, and no such model on the hub (404)", "\n".join(hints))
+            return DevkitError(f"{name} is not a folder here, and no such model on the hub (404)", "\n".join(hints))
         case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled() | errors.RevisionResolutionError():
             return _explain_unreachable(name, nearest)
         case errors.HfHubHTTPError():
