@@ -46,6 +46,16 @@ def using(feature):
     return files_of(dev=dev(features={feature: {}}), image=IMAGE)
 
 
+def opening(name, compose=""):
+    image = "FROM x AS Base\nFROM base AS dev"
+    return files_of(dev=compose_dev(service=name), compose=compose or service(), image=image)
+
+
+def building(target):
+    return opening("dev", service().replace("build: .", f"build: {{context: ., target: '{target}'}}"))
+
+
+INCLUDING = "include: [{}]\n" + service()
 OF_COMPOSE = ("gpus", "runtime", "shm_size", "environment", "deploy")
 
 VERDICTS = [
@@ -63,6 +73,25 @@ VERDICTS = [
     ("PRJ001", {"Dockerfile": "FROM x\nCOPY no /x"}, "passed", "a Dockerfile that nothing builds"),
     ("PRJ001", using("./mine"), "warning: .devcontainer/mine/devcontainer-feature.json", "a feature that is not there"),
     ("PRJ001", using("./mine") | {".devcontainer/mine/devcontainer-feature.json": "{}"}, "passed", "one that is"),
+    ("PRJ001", opening("dev"), "passed", "a service that is there"),
+    (
+        "PRJ001",
+        opening("app"),
+        f"error: {DEV} opens the service app, which {COMPOSE} does not define",
+        "one that is not",
+    ),
+    (
+        "PRJ001",
+        opening("") | {DEV: '{"dockerComposeFile": "compose.yaml"}'},
+        f"error: {DEV} names a Compose file",
+        "none",
+    ),
+    ("PRJ001", opening("${localEnv:SERVICE}"), "passed", "a service that a variable names"),
+    ("PRJ001", opening("app", INCLUDING.format("more.yaml")), f"error: {COMPOSE} names", "a file that may have it"),
+    ("PRJ001", opening("app", INCLUDING.format("'${MORE}'")), "passed", "a file that a variable names may have it"),
+    ("PRJ001", opening("app", INCLUDING.format("https://a/b.git")), "skipped", "a file of another repository may"),
+    *(("PRJ001", building(each), "passed", f"the stage {each}") for each in ("base", "DEV", "0", "${STAGE}")),
+    ("PRJ001", building("test"), f"error: {COMPOSE} builds the stage test, which", "a stage that is not there"),
     *(
         ("PRJ009", using(each), "warning: cannot resolve", f"a feature by {each}")
         for each in ("../mine", "mine", "a/b")

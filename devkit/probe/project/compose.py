@@ -113,7 +113,7 @@ class ComposeTree:
         for item in root.at("include").items:
             paths = item.at("path").items or (item.at("path") or item,)
             for node in paths:
-                if node.is_scalar and "$" not in node.text and "://" not in node.text:
+                if node.is_scalar:
                     inner = self._root(node)
                     yield from self._included(inner, depth + 1)
                     yield inner

@@ -47,7 +47,7 @@ class ProjectFiles:
         path = path.replace("\\", "/")
         if path.startswith(f"{self.folder}/"):
             path = path.removeprefix(f"{self.folder}/")
-        elif path.startswith("/"):
+        elif path.startswith("/") or "://" in path:
             return None
         else:
             path = posixpath.join(posixpath.dirname(beside), path)

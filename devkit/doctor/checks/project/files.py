@@ -1,5 +1,6 @@
 """Checks that the project's container files can be read, and that tools support their keys."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from devkit.doctor.checks.project.containers import ProjectContainer, require_pr
 from devkit.doctor.model import Location, NotApplicable, Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require_some, skip_if
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Facts, FileState, HostRequirement
+from devkit.facts.model import Facts, FileState, HostRequirement, Project
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
@@ -73,9 +74,44 @@ def files_parse(facts: Facts) -> Iterator[Problem]:
             yield problem(
                 "missing", found_at=place, severity=severity, evidence=evidence, named_by=file.named_by, path=file.path
             )
+    yield from _find_missing_stages(project)
     unread = next((file for file in project.files if file.state in _UNREAD and file.kind in _STOPS), None)
     if unread is not None:
         raise NotApplicable(f"{unread.path} was not read: {_UNREAD[unread.state]}", is_lost=True)
+    if all(file.state is FileState.READ for file in project.files if file.kind == "compose"):
+        yield from _find_missing_services(project)
+
+
+def _find_missing_stages(project: Project) -> Iterator[Problem]:
+    """Find builds of a stage that their Dockerfile lacks. BuildKit compares names without case."""
+    stages = {each.path: [stage.name.lower() for stage in each.stages] for each in project.dockerfiles}
+    builds = (*(one.build for one in project.dev_containers), *(one.build for one in project.services))
+    for build in filter(None, builds):
+        names, target = stages.get(build.dockerfile), build.target
+        if not names or not target or "$" in target or target.lower() in (*names, *map(str, range(len(names)))):
+            continue
+        values: dict[str, Any] = {"named_by": build.path, "target": target, "path": build.dockerfile}
+        known = join_words(filter(None, names)) or "none"
+        yield problem("missing-stage", found_at=build, evidence=(f"stages of {build.dockerfile}: {known}",), **values)
+
+
+def _find_missing_services(project: Project) -> Iterator[Problem]:
+    """Find dev containers that open a service which their Compose files lack."""
+    for dev in project.dev_containers:
+        names = [one.name for one in project.services if one.files == dev.compose_files]
+        if not dev.compose_files or not names or dev.service in names or "$" in dev.service:
+            continue
+        repair = Repair(RepairKind.SET, dev.path, ("service",), json.dumps(names[0]))
+        yield problem(
+            "missing-service" if dev.service else "no-service",
+            found_at=next((key for key in dev.keys if key.name == "service"), Location(dev.path)),
+            evidence=(f"services of {join_words(dev.compose_files)}: {join_words(names)}",),
+            repairs=(repair,) if len(names) == 1 else (),
+            path=dev.path,
+            service=dev.service,
+            files=join_words(dev.compose_files),
+            names=join_words(names),
+        )
 
 
 @check("PRJ008", causes=("PRJ005",))
