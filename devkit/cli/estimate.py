@@ -115,8 +115,10 @@ _WITHOUT_FLAG = {
     "double_quantization": "Also quantize the scales of nf4.",
     "autocast": "Whether Trainer or TRL has bf16=True or fp16=True.",
     "keeps_outputs": "Whether the loop keeps the logits during the backward pass.",
+    "hidden_states": "Whether DPO asks for all hidden states, as TRL 0.19 to 0.28 do.",
     "accumulation": "Gradient accumulation steps. Default: 1.",
     "completions": "Completions that GRPO generates at once. Default: 16.",
+    "prompt": "Tokens of a row that are given and not scored. Default: 0, not known.",
     "shard_size": "Processes that shard one copy. Default: all.",
     "cache_precision": "Data type of the KV cache. Default: that of the weights.",
 }

@@ -174,6 +174,10 @@ def _sum_input_widths(
 COPIES = 3
 """fp32 tensors as large as the logits that are alive when the loss goes backward: the logarithm of the softmax, its
 gradient, and that of the logits."""
+DIVIDED_COPIES = 4
+"""The same where TRL 1.0 to 1.9 divide logits by GRPO's temperature in place, which goes backward through a copy: the
+gradient, two copies of it, and the quotient. Earlier and later versions have COPIES."""
+DIVIDED_SOURCE = "https://github.com/huggingface/trl/blob/v1.9.0/trl/trainer/grpo_trainer.py"
 OUTPUTS_OF_ADAPTED = 3
 """Outputs of an adapted head as large as the logits: the product with its weight, that with the adapter, their sum."""
 CHUNKED_SOURCE = "https://arxiv.org/abs/2411.09009"
@@ -203,8 +207,14 @@ def compute_loss_terms(shape: ModelShape, settings: TrainingSettings, tokens: in
 
 
 def _compute_standard_loss(shape: ModelShape, settings: TrainingSettings, tokens: int) -> Iterator[Term]:
+    """Compute whole logits. Under autocast accelerate returns them in fp32; cross-entropy casts them itself."""
+    tokens -= settings.unscored_tokens
     logits, size = tokens * shape.vocabulary, f"{tokens:,} tokens x {shape.vocabulary:,}"
-    yield Term("loss", COPIES * FP32_BYTES * logits, f"{COPIES} copies x {size} x 4 B", LOSS_SOURCE)
+    copies, width, source = COPIES, FP32_BYTES, LOSS_SOURCE
+    if settings.objective is settings.objective.GRPO:
+        copies, source = DIVIDED_COPIES, DIVIDED_SOURCE
+        width = FP32_BYTES if settings.autocast else settings.compute_bytes
+    yield Term("loss", copies * width * logits, f"{copies} copies x {size} x {width} B", source)
     if settings.keeps_outputs:
         # In fp32 the head's own output is what the loss reads; in 16 bits it stays beside the copy in fp32.
         each = settings.compute_bytes

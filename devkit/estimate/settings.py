@@ -129,6 +129,10 @@ class TrainingSettings:
     completions: int = 16
     """Completions that GRPO generates at once: those of an optimizer step."""
     sequence: int = 2048
+    prompt: int = 0
+    """Tokens of a row that were given: GRPO generates the others and has logits of those alone, as DPO has with
+    TRL's use_logits_to_keep. 0 where it is not known: GRPO then generates half of the row, and all tokens have logits.
+    """
     micro_batch: int = 1
     precision: Precision = Precision.BF16
     rank: int = 16
@@ -148,6 +152,8 @@ class TrainingSettings:
     stack: Stack = Stack.DEVKIT
     keeps_outputs: bool = False
     """Whether the loop still holds the model's outputs, and so the logits, in the backward pass."""
+    hidden_states: bool = False
+    """Whether DPO asks its models for the hidden states of all layers, as TRL 0.19 to 0.28 do."""
     lean: bool = False
     """Whether norms and gated MLPs keep their inputs alone, as devkit's loop has them without torch.compile."""
     accumulation: int = 1
@@ -163,6 +169,11 @@ class TrainingSettings:
     def rows(self) -> int:
         """Rows of `sequence` tokens in one pass."""
         return self.micro_batch * (2 if self.objective.is_paired else 1)
+
+    @property
+    def unscored_tokens(self) -> int:
+        """Tokens of one pass without logits: those of prompts but for the last, which predicts the answer's first."""
+        return 0 if self.objective is Objective.SFT else self.rows * max(self.prompt - 1, 0)
 
     @property
     def residual_bytes(self) -> int:

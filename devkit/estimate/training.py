@@ -79,6 +79,7 @@ nn/modules.py, Params4bit.quant_state.
 """
 
 INTEGER_BYTES = 8
+HIDDEN_STATES_SOURCE = "https://github.com/huggingface/trl/blob/v0.23.1/trl/trainer/dpo_trainer.py"
 GATHERED_LAYERS = 2
 """The layer at work and the one fetched meanwhile. Source: section 3.3 of the FSDP paper."""
 
@@ -230,6 +231,11 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
     for flag, size in sizes.items():
         if size < 1:
             raise DevkitError(f"{flag} is {size}", "It must be a whole number above zero.")
+    if not 0 <= settings.prompt < settings.sequence:
+        raise DevkitError(
+            f"--set prompt={settings.prompt} leaves nothing of --max-length {settings.sequence} to learn",
+            "Give the tokens of a row that come before the answer, or 0 where they are not known.",
+        )
     is_quantized = get_quantization(settings) is not Quantization.NONE
     if settings.upcast and not is_quantized:
         raise DevkitError(
@@ -296,9 +302,9 @@ class _TrainingStep:
     @property
     def largest_bytes(self) -> int:
         """The largest single tensor of a step beside the weights."""
-        logits = self._tokens * self._shape.vocabulary if self._settings.loss is Loss.STANDARD else 0
+        scored = self._tokens - self._settings.unscored_tokens if self._settings.loss is Loss.STANDARD else 0
         return max(
-            4 * logits,
+            4 * scored * self._shape.vocabulary,
             self._tokens * self._residual_bytes * self._widest,
             self._pairs * max(saved.score_gradients for _, saved in self._saved),
         )
@@ -308,12 +314,32 @@ class _TrainingStep:
         has_logits = self._settings.objective is not Objective.REWARD
         loss = compute_loss_terms(self._shape, self._settings, self._tokens) if has_logits else ()
         cast = self._compute_cast_weights(is_forward=True)
-        return (*self._fixed, *self._early_gradients, *self._compute_stored(), *cast, *loss)
+        held = (*self._fixed, *self._early_gradients, *self._compute_stored(), *cast)
+        return max((*held, *loss), (*held, *self._compute_reference_pass()), key=sum_bytes)
+
+    def _compute_reference_pass(self) -> tuple[Term, ...]:
+        """Compute what a reference model's pass takes that returns the hidden states of all layers.
+
+        Nothing of it is checkpointed; under autocast, accelerate returns a copy of all outputs in fp32. Meanwhile the
+        logits of the trained model wait for their backward pass.
+        """
+        shape, settings, each = self._shape, self._settings, self._residual_bytes
+        if settings.objective is not Objective.DPO or not settings.hidden_states:
+            return ()
+        cast = FP32_BYTES if settings.autocast and each != FP32_BYTES else 0
+        states = (shape.depth + 1) * self._tokens * shape.hidden * (each + cast)
+        formula = f"{shape.depth + 1} x {self._tokens:,} tokens x {shape.hidden:,} x {each + cast} B"
+        scored, of_both = self._tokens - settings.unscored_tokens, (cast or each) + each + cast
+        logits_formula = f"{scored:,} tokens x {shape.vocabulary:,} x {of_both} B, of both models"
+        return (
+            Term("hidden states of the reference", states, formula, HIDDEN_STATES_SOURCE),
+            Term("logits", scored * shape.vocabulary * of_both, logits_formula, HIDDEN_STATES_SOURCE),
+        )
 
     def generation_terms(self) -> tuple[Term, ...]:
         """The terms in memory while GRPO generates all completions of a step: caches grow to whole rows."""
         settings = self._settings
-        prompt = -(-settings.sequence // 2)
+        prompt = settings.prompt or -(-settings.sequence // 2)
         generation = InferenceSettings(
             prompt=prompt,
             new=settings.sequence - prompt,

@@ -319,6 +319,47 @@ def test_the_lean_forward_is_for_silu_alone():
     assert not build_model_shape(other, name="other").can_be_lean
 
 
+def test_grpo_holds_four_copies_of_the_logits_of_answers():
+    """Run probe-3070-1 of benchmarks/measured_runs.toml took 9.155 GiB."""
+    shape = build_model_shape(find_model("Qwen/Qwen3-8B").config)
+    run = TrainingSettings(
+        **{"method": Method.QLORA, "objective": Objective.GRPO, "completions": 32, "micro_batch": 8, "rank": 8},
+        **{"sequence": 172, "prompt": 12, "loss": Loss.STANDARD, "stack": Stack.TRL, "accumulation": 4},
+    )
+
+    def loss(**given):
+        return next(each for each in compute_loss_terms(shape, replace(run, **given), 8 * 172) if each.name == "loss")
+
+    answers = 8 * 161 * shape.vocabulary
+    assert loss(autocast=True).bytes == 4 * 4 * answers
+    assert loss().bytes == 4 * 2 * answers
+    assert loss(prompt=0).bytes == 4 * 2 * 8 * 172 * shape.vocabulary
+    assert loss(objective=Objective.SFT).bytes == 3 * 4 * 8 * 172 * shape.vocabulary
+    assert loss(objective=Objective.DPO, micro_batch=4).bytes == 3 * 4 * answers
+    assert peak(shape, replace(run, autocast=True)) / GIB == pytest.approx(9.155, rel=0.005)
+
+
+def test_hidden_states_of_all_layers_fill_the_pass_of_the_reference():
+    """Run dpo-pilot-1 of benchmarks/measured_runs.toml took 33.67 GiB."""
+    shape = build_model_shape(find_model("Qwen/Qwen3-8B").config)
+    run = TrainingSettings(
+        **{"objective": Objective.DPO, "adapter_precision": Precision.FP32, "optimizer": Optimizer.ADAMW_FOREACH},
+        **{"sequence": 7519, "prompt": 7331, "loss": Loss.STANDARD, "stack": Stack.TRL, "autocast": True},
+    )
+    shown = replace(run, hidden_states=True)
+    terms = {term.name: term.bytes for term in estimate_training(shape, shown).terms}
+    assert terms["hidden states of the reference"] == 37 * 2 * 7519 * 4096 * (2 + 4)
+    assert peak(shape, shown) / GIB == pytest.approx(33.67, rel=0.01)
+    assert peak(shape, run) < peak(shape, shown)
+    assert peak(shape, replace(shown, objective=Objective.SFT)) == peak(shape, replace(run, objective=Objective.SFT))
+
+
+def test_a_prompt_leaves_something_to_learn():
+    for prompt in (-1, 2048):
+        with pytest.raises(DevkitError, match=f"prompt={prompt} leaves nothing"):
+            estimate_training(LLAMA, replace(PLAIN, sequence=2048, prompt=prompt))
+
+
 @pytest.mark.parametrize("objective", Objective)
 def test_an_estimate_that_was_not_compared_with_measured_runs_says_so(objective):
     warnings = estimate_training(LLAMA, replace(PLAIN, objective=objective)).warnings

@@ -1,3 +1,5 @@
+from itertools import accumulate
+
 import pytest
 
 from benchmarks.tracing.stream import Allocation
@@ -63,3 +65,30 @@ def test_half_precision_scores_become_fp32_inside_softmax_as_on_a_gpu():
         assert made.dtype is torch.float32
     assert [event.bytes for event in ledger.stream if isinstance(event, Allocation)] == [512, 1024]
     assert functional.softmax is before
+
+
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_log_probabilities_hold_as_many_copies_of_the_logits_as_the_estimate_counts(is_divided):
+    """As TRL 1.0 to 1.9 compute them for DPO and, divided by a temperature, for GRPO, of logits that were cast to fp32.
+
+    The profiler and not the recorder: under a dispatch mode autograd adds into new tensors, not in place.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from devkit.estimate.activations import COPIES, DIVIDED_COPIES
+
+    head, states = torch.randn(2048, 4, dtype=torch.bfloat16), torch.randn(8, 65, 4, dtype=torch.bfloat16)
+    picked = torch.zeros(8, 64, 1, dtype=torch.long)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        logits = (states.requires_grad_() @ head.T).float()[:, :-1]
+        if is_divided:
+            logits.div_(0.5)
+        selected = logits.gather(-1, picked).squeeze(-1)
+        loss = (selected - torch.stack([torch.logsumexp(row, dim=-1) for row in logits])).sum()
+        del logits
+        loss.backward()
+    events = (each for each in found.profiler.kineto_results.events() if each.name() == "[memory]")
+    live = accumulate(each.nbytes() for each in sorted(events, key=lambda each: each.start_ns()))
+    copies = DIVIDED_COPIES if is_divided else COPIES
+    assert max(live) / (8 * 64 * 2048 * 4) == pytest.approx(copies, rel=0.03)
