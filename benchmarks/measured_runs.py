@@ -88,7 +88,7 @@ def load_measured_runs() -> tuple[MeasuredRun, ...]:
     for run in table.runs:
         group = table.groups[run.group]
         values = {**group.settings, **run.settings}
-        kind: type[TrainingSettings | InferenceSettings] = InferenceSettings if "prompt" in values else TrainingSettings
+        kind: type[TrainingSettings | InferenceSettings] = InferenceSettings if "new" in values else TrainingSettings
         found.append(
             MeasuredRun(
                 id=run.id,

@@ -358,9 +358,3 @@ def test_a_prompt_leaves_something_to_learn():
     for prompt in (-1, 2048):
         with pytest.raises(DevkitError, match=f"prompt={prompt} leaves nothing"):
             estimate_training(LLAMA, replace(PLAIN, sequence=2048, prompt=prompt))
-
-
-@pytest.mark.parametrize("objective", Objective)
-def test_an_estimate_that_was_not_compared_with_measured_runs_says_so(objective):
-    warnings = estimate_training(LLAMA, replace(PLAIN, objective=objective)).warnings
-    assert any("has not been compared" in each for each in warnings) is (objective is not Objective.SFT)
