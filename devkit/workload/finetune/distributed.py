@@ -8,32 +8,21 @@ import contextlib
 import os
 import re
 import signal
-import socket
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
 from devkit.workload.finetune.model import disable_cpu_avx512_kernel
-from devkit.workload.finetune.process import (
-    LostProcess,
-    LostProcessReportedElsewhere,
-    ReportedElsewhere,
-    StoppedBySignal,
-)
+from devkit.workload.finetune.process import LostProcess, ReportedElsewhere, StoppedBySignal
 from devkit.workload.finetune.settings import require_sharding_supported
 from devkit.workload.models import Model
 
@@ -49,10 +38,8 @@ from a slow disk at worst."""
 COLLECTIVE_TIMEOUT_S = 1800.0
 """How long a rank waits for the others after that: rank 0 may be writing a large checkpoint meanwhile."""
 
-REPORT_TIMEOUT_S = 10.0
-"""How long a rank that ends waits to learn if another one reports why, and for the others to learn it."""
-
-STORE_POLL_S = 0.05
+STORE_TIMEOUT_S = 10.0
+"""How long a rank that ends waits for the store to learn if a signal ended another one."""
 
 BUCKET_ELEMENTS = 2**24
 """Elements that are reduced at once: enough that the network is busy, and a copy of them is small."""
@@ -70,9 +57,6 @@ _LOST_PEER = (
     "remote",
 )
 """Messages of gloo and NCCL when another rank is gone; both raise nothing more telling than RuntimeError."""
-
-_REPORTERS_KEY = "devkit/reporters"
-"""The key of the store at which ranks count themselves to choose who reports why the run ends."""
 
 _STOPPED_KEY = "devkit/stopped"
 """The key of the store with the signal that ended a rank before the first step."""
@@ -92,8 +76,8 @@ _RESHARDS = {Sharding.ZERO2: False, Sharding.ZERO3: True}
 class Ranks:
     """This process's rank among those of its run. Values that ranks agree on travel over the CPU: no GPU waits.
 
-    Every method but `claim_reporting`, `announce_stop` and `find_stop_signal` must be called by all ranks, in the same
-    order. `store` is where they met, None for a single process.
+    Every method but `announce_stop` and `find_stop_signal` must be called by all ranks, in the same order. `store` is
+    where they met, None for a single process.
     """
 
     rank: int
@@ -106,19 +90,6 @@ class Ranks:
     def is_rank0(self) -> bool:
         """True for the rank that prints, and writes what all share."""
         return self.rank == 0
-
-    def claim_reporting(self) -> bool:
-        """Return True for the first rank that calls it: the one to report why the run ends. True without a store."""
-        if self.store is None:
-            return True
-        try:
-            is_first = int(self.store.add(_REPORTERS_KEY, 1)) == 1
-            if self.is_rank0:
-                await_reporters(self.store, self.world_size - 1)
-            return is_first
-        except RuntimeError:
-            # The process that kept the store is gone.
-            return True
 
     def announce_stop(self, number: signal.Signals) -> None:
         """Tell the ranks that wait for this one that a signal ends the run."""
@@ -232,15 +203,14 @@ def join_process_group(
     )
     ranks = Ranks(rank, world_size, device, local_rank, store)
     try:
-        with exchange_heartbeats(rank, world_size, timeout_s=collective_timeout_s):
-            yield ranks
+        yield ranks
     except RuntimeError as error:
         if not any(text in str(error) for text in _LOST_PEER):
             raise
         number = ranks.find_stop_signal()
         if number is not None:
             raise StoppedBySignal(number) from None
-        raise (LostProcess if ranks.claim_reporting() else LostProcessReportedElsewhere)(
+        raise LostProcess(
             f"process {rank} lost another process of this run: {summarize_error(error)}",
             "Check that process's last lines: it was killed, ran out of memory or failed. Nothing was saved since the "
             "last checkpoint; the same command resumes from it.",
@@ -315,7 +285,7 @@ def init_process_group(
             f"process {rank} of {world_size} did not find the others at {where}: {summarize_error(error)}",
             _RENDEZVOUS_HINT,
         ) from None
-    store.set_timeout(timedelta(seconds=REPORT_TIMEOUT_S))
+    store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
     return store
 
 
@@ -330,19 +300,6 @@ def _await_all(store: Store, rank: int, world_size: int, timeout_s: float) -> No
         if not absent:
             raise
         raise RuntimeError(f"{', '.join(absent)} did not come within {timeout_s:g} s") from None
-
-
-def await_reporters(store: Store, count: int) -> None:
-    """Keep the store alive until `count` other ranks have counted themselves, or for as long as they would wait.
-
-    Only if the store is in rank 0's process: torchrun's own outlives the processes that it started.
-    Source: torch 2.13, torch/distributed/rendezvous.py, _torchelastic_use_agent_store.
-    """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
-        return
-    deadline_s = time.monotonic() + REPORT_TIMEOUT_S
-    while int(store.add(_REPORTERS_KEY, 0)) < count and time.monotonic() < deadline_s:
-        time.sleep(STORE_POLL_S)
 
 
 def summarize_error(error: Exception) -> str:
@@ -484,99 +441,3 @@ def _require_same_parameters(module: nn.Module, ranks: Ranks) -> None:
             )
 
     ranks.on_all_or_fail(check)
-
-
-BEAT_S = 5.0
-SILENT_S = 40.0
-"""Longer than a process holds Python's lock, in which no thread of it can run; with a beat less than a minute."""
-
-BEAT_END_S = 2.0
-"""How long the end waits for a beat that is under way: a store that is gone answers no sooner than its timeout."""
-
-
-@contextlib.contextmanager
-def exchange_heartbeats(rank: int, world_size: int, *, timeout_s: float) -> Iterator[None]:
-    """Give signs of life, and print one line on a process that gives none. `timeout_s` is what the others wait for it.
-
-    Rank 0 watches all others, and rank 1 watches rank 0: one of them sees which rank stops. The connection is one of its
-    own: the threads that train may keep the other one waiting.
-    """
-    ended = threading.Event()
-    names = [f"{each}" for each in range(world_size)] if rank == 0 else ["0"] if rank == 1 else []
-
-    def beat() -> None:
-        with contextlib.suppress(RuntimeError):
-            # torchrun keeps the store for all attempts.
-            store = PrefixStore(
-                f"devkit/heartbeat/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
-                TCPStore(
-                    os.environ["MASTER_ADDR"],
-                    int(os.environ["MASTER_PORT"]),
-                    is_master=False,
-                    wait_for_workers=False,
-                    timeout=timedelta(seconds=SILENT_S),
-                ),
-            )
-            seen: dict[str, tuple[bytes, float]] = {}
-            namespace, place = _read_pid_namespace(), f"process {os.getpid()} on {socket.gethostname()}"
-            count = 0
-            while True:
-                count += 1
-                store.set(str(rank), f"{count} {namespace} {place}")
-                for name in names:
-                    if store.check([name]):
-                        _watch(name, store.get(name), seen, timeout_s)
-                if ended.wait(BEAT_S):
-                    return
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        # A thread that Python's end finds within torch's C++ is unwound there, which aborts the process (exit code 134).
-        thread.join(BEAT_END_S)
-
-
-def _watch(name: str, value: bytes, seen: dict[str, tuple[bytes, float]], timeout_s: float) -> None:
-    now_s = time.monotonic()
-    _, namespace, place = value.decode().split(" ", 2)
-    sign = value + _read_processor_time(namespace, place)
-    before, since_s = seen.get(name, (b"", now_s))
-    if sign != before:
-        seen[name] = (sign, now_s)
-    elif now_s - since_s >= SILENT_S:
-        seen[name] = (sign, float("inf"))
-        sys.stderr.write(
-            f"devkit: rank {name} ({place}) has given no sign of life for {SILENT_S:.0f} s: it is"
-            f" stopped, frozen, or its machine is gone. The others wait up to {timeout_s:g} s for it (--set timeout=N).\n"
-        )
-
-
-def _read_pid_namespace() -> str:
-    """Read the name of this process's PID namespace, "-" where the system has none."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return "-"
-
-
-def _read_processor_time(namespace: str, place: str) -> bytes:
-    """Read what a process of this machine has computed so far: it advances where a busy process cannot send a beat.
-
-    Args:
-        namespace: its PID namespace. Containers may share the name of their host, and number their processes alike.
-        place: "process PID on HOST".
-
-    Returns:
-        The clock ticks of /proc/PID/stat in user and kernel mode; empty for a process that cannot be seen from here.
-    """
-    _, pid, _, host = place.split(" ")
-    if (namespace, host) != (_read_pid_namespace(), socket.gethostname()):
-        return b""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return b""
-    return b" ".join(stat.rpartition(b")")[2].split()[11:13])

@@ -114,10 +114,6 @@ class LostProcess(DevkitError):  # noqa: N818 - what happened
     exit_code = LOST_EXIT_CODE
 
 
-class LostProcessReportedElsewhere(LostProcess, ReportedElsewhere):
-    """The same, and another rank reports it."""
-
-
 class ReportedByLocalRank0(ReportedElsewhere):
     """An error that local rank 0 finds and reports as well: the ranks have not met yet."""
 

@@ -165,11 +165,11 @@ class _RecordedRun:
     def _end_out_of_memory(self, error: BaseException) -> RunOutcome:
         """End a run whose memory ran out while the model was loaded, or in a collective, where no retry is possible.
 
-        The other ranks wait for this one and find it gone: it reports, whichever it is, and they do not.
+        The other ranks wait for this one and find it gone: it reports the cause, whichever it is.
         """
         ranks = self._ranks
         free_after_oom(error, ranks.device)
-        events = self._open_events(self._listeners if ranks.claim_reporting() else ())
+        events = self._open_events(self._listeners)
         fields = read_device_memory(ranks.device).to_event_fields()
         process = {"process": ranks.rank} if ranks.world_size > 1 else {}
         events("stopped", step=None, how=RunOutcome.OUT_OF_MEMORY, saved=None, **process, **fields)

@@ -56,13 +56,6 @@ def _patience(seconds: float) -> None:
     distributed.join_process_group.__wrapped__.__kwdefaults__["rendezvous_timeout_s"] = seconds
 
 
-def _silence(seconds: float) -> None:
-    """A process is missed after so long."""
-    from devkit.workload.finetune import distributed
-
-    distributed.SILENT_S, distributed.BEAT_S = seconds, seconds / 10
-
-
 def _memory_of_loading(path: str) -> None:
     """No fault: what loading and sharing out take beside files and what was there, in bytes, is written to `path`."""
     import ctypes
@@ -124,5 +117,4 @@ _FAULTS = {
     "killed before a change": _killed_before_a_change,
     "dies while it reads": _dies_while_it_reads,
     "patience": _patience,
-    "silence": _silence,
 }

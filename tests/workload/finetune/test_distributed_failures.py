@@ -1,12 +1,9 @@
-"""When one process of several fails, all of them end, and one of them says why."""
+"""When one process of several fails, all of them end, and say why."""
 
 import json
 import signal
-import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from devkit.workload.finetune import distributed
 from tests.workload.finetune.command_line import finetune_words, losses
 from tests.workload.finetune.zygote import is_running
 
@@ -104,7 +100,7 @@ def test_oom_of_a_sharded_rank_is_reported_by_that_rank(run_factory, zygote):
     assert run.ended() == [69, 1]
     told = [json.loads(line) for line in run.said(1).splitlines() if line.startswith("{")]
     assert [(each["event"], each["how"], each["process"]) for each in told] == [("stopped", "out-of-memory", 1)]
-    assert "Error: " not in run.said(0)
+    assert "lost another process" in run.said(0)
     assert record_in(run_factory, "sharded")["status"] == "failed"
 
 
@@ -136,44 +132,16 @@ def test_doctor_names_a_killed_run_and_not_one_that_goes_on(run_factory, zygote)
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_stopped_rank_is_named_once_and_the_others_end_after_the_timeout(run_factory, zygote, stopped):
-    places = {rank: {"faults": {"silence": 1.0}} for rank in (0, 1, 2)}
+def test_the_others_of_a_stopped_rank_end_after_the_timeout(run_factory, zygote, stopped):
     words = argv(run_factory, f"stopped {stopped}", steps=4000, **{"save_every": 4000, "timeout": 6})
-    run = zygote.start(words, world=3, places=places)
+    run = zygote.start(words, world=3)
     run.until(lambda: len(run.events("step")) > 1)
     run.send(signal.SIGSTOP, stopped)
     others = [rank for rank in range(3) if rank != stopped]
     run.until(lambda: not any(is_running(run.pids[rank]) for rank in others))
     run.send(signal.SIGKILL, stopped)
     assert [code for rank, code in enumerate(run.ended()) if rank != stopped] == [69, 69]
-    said = "".join(run.said(rank) for rank in others)
-    assert said.count("no sign of life") == 1
-    assert f"rank {stopped} (process {run.pids[stopped]} on " in said
-    assert said.count("lost another process") == 1
-
-
-def test_a_process_that_computes_is_not_taken_for_a_silent_one(monkeypatch, capsys):
-    monkeypatch.setattr(distributed, "SILENT_S", 0.3)
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    here = str(Path("/proc/self/ns/pid").readlink())
-    seen = {}
-
-    def watch(seconds, namespace=here):
-        beat = f"1 {namespace} process {busy.pid} on {socket.gethostname()}".encode()
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            distributed._watch("1", beat, seen, 6.0)
-            time.sleep(0.02)
-        return capsys.readouterr().err.count("no sign of life")
-
-    try:
-        assert watch(1.0) == 0
-        assert watch(1.0, "pid:[1]") == 1, "another container's process of the same number is not looked at"
-        busy.send_signal(signal.SIGSTOP)
-        assert watch(1.0) == 1
-    finally:
-        busy.kill()
-        busy.wait()
+    assert all("lost another process" in run.said(rank) for rank in others)
 
 
 def test_two_nodes_tokenize_with_the_same_result(run_factory, zygote, straight):

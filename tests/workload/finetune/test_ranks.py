@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -84,19 +83,6 @@ def test_absent_ranks_are_awaited_no_longer_than_the_timeout(environment):
     with pytest.raises(DevkitError, match=says), join_process_group("cpu", rendezvous_timeout_s=1):
         pass
     assert time.monotonic() - started_s < 30
-
-
-def test_rank0_keeps_the_store_until_another_rank_learned_that_the_end_is_reported(environment):
-    """Where no launcher keeps one that outlives the processes."""
-    place = ("127.0.0.1", free_port())
-    stores = [torch.distributed.TCPStore(*place, is_master=rank == 0, wait_for_workers=False) for rank in (0, 1)]
-    first, second = (Ranks(rank, 3, torch.device("cpu"), rank, store) for rank, store in enumerate(stores))
-    with ThreadPoolExecutor() as pool:
-        claimed = pool.submit(first.claim_reporting)
-        with pytest.raises(TimeoutError):
-            claimed.result(timeout=0.2)
-        assert second.claim_reporting() is False
-        assert claimed.result(timeout=5) is True
 
 
 def test_more_processes_than_gpus_are_refused(environment):
