@@ -17,7 +17,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import accumulate, islice, pairwise
 from typing import Any, TypeAlias
@@ -25,7 +24,6 @@ from typing import Any, TypeAlias
 import torch
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Attention
 from devkit.text import format_count, to_one_line
 from devkit.workload.finetune.events import Events, ReadingProgress
 from devkit.workload.finetune.files import Tokenizer
@@ -50,26 +48,6 @@ IGNORE_INDEX = -100
 
 PAD_ID = 0
 """The token id of padding. Any id would do: nothing attends to it, and no label predicts it."""
-
-
-class BatchLayout(StrEnum):
-    """The way in which rows become the tensors of a micro-batch.
-
-    FLAT concatenates all texts to one row of any length, for attention that gets their borders: nothing is padded.
-    BLOCKS keeps rows apart, for attention that finds the borders in the positions, and pads them to equal length.
-    PADDED has one text a row, padded to equal length.
-    """
-
-    FLAT = "flat"
-    BLOCKS = "blocks"
-    PADDED = "padded"
-
-
-def choose_layout(attention: Attention, *, pack: bool) -> BatchLayout:
-    """Return the layout for this attention implementation."""
-    if attention is Attention.VARLEN or (attention is Attention.FLASH and pack):
-        return BatchLayout.FLAT
-    return BatchLayout.BLOCKS if pack else BatchLayout.PADDED
 
 
 @dataclass(frozen=True)
@@ -121,8 +99,8 @@ class MicroBatch:
 
     `labels[r, t]` is the token that position t must predict, already shifted by one; IGNORE_INDEX if not trained on.
     `positions` start again at 0 with each text, and with the padding behind the last text of a row.
-    `cu_seqlens` are the cumulative lengths of the texts, [texts + 1], int32, in the layout FLAT; None otherwise.
-    `attention_mask` (1 for a token, 0 for padding) exists in the layout PADDED; None otherwise.
+    `cu_seqlens` are the cumulative lengths of the texts, [texts + 1], int32, of a flat batch; None otherwise.
+    `attention_mask` (1 for a token, 0 for padding) is that of padded rows; None otherwise.
     `target_count` and `token_count` leave padding out.
     """
 
@@ -144,28 +122,30 @@ def move_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
-def collate(rows: Sequence[BatchRow], layout: BatchLayout) -> MicroBatch:
+def collate(rows: Sequence[BatchRow], *, flat: bool) -> MicroBatch:
     """Collate rows into one micro-batch. Without rows it holds one padding token, which counts for nothing.
 
     A rank whose part of a step is empty needs such a batch: the others wait for it in collectives.
+
+    Args:
+        flat: concatenate all texts to one row of any length, for attention that gets their borders. Otherwise there is
+            one text a row, padded to equal length.
     """
     token_count = sum(row.token_count for row in rows)
     rows = rows or (BatchRow((Example((PAD_ID,), (0,)),)),)
-    if layout is BatchLayout.PADDED and any(len(row.examples) > 1 for row in rows):
-        raise ValueError("padded rows hold one text each; packed rows need the layout flat or blocks")
     target_count = sum(row.target_count for row in rows)
+    examples = [each for row in rows for each in row.examples]
     cu_seqlens = attention_mask = None
-    if layout is BatchLayout.FLAT:
-        examples = [each for row in rows for each in row.examples]
+    if flat:
         ids, labels, positions = (part.unsqueeze(0) for part in _concatenate(examples))
         cu_seqlens = torch.tensor([0, *accumulate(len(each.ids) for each in examples)], dtype=torch.int32)
     else:
-        longest = max(row.token_count for row in rows)
-        padded = [_pad(_concatenate(row.examples), longest) for row in rows]
+        if len(examples) > len(rows):
+            raise ValueError("padded rows hold one text each; packed rows are flat")
+        lengths = torch.tensor([len(each.ids) for each in examples])
+        padded = [_pad(_concatenate([each]), int(lengths.max())) for each in examples]
         ids, labels, positions = (torch.stack(parts) for parts in zip(*padded, strict=True))
-        if layout is BatchLayout.PADDED:
-            lengths = torch.tensor([row.token_count for row in rows])
-            attention_mask = (torch.arange(longest) < lengths.unsqueeze(1)).long()
+        attention_mask = (torch.arange(ids.shape[1]) < lengths.unsqueeze(1)).long()
     return MicroBatch(ids, labels, positions, cu_seqlens, attention_mask, target_count, token_count)
 
 
@@ -297,17 +277,15 @@ class BatchLoader:
         sequence: int,
         seed: int = 0,
         pack: bool = False,
-        layout: BatchLayout = BatchLayout.PADDED,
+        flat: bool = False,
     ) -> None:
         """`batch` is in rows, over all ranks; `sequence` is the longest row in tokens."""
         if not examples:
             raise DevkitError("nothing to train on: no examples remain", "Give data with at least one text.")
-        if pack and layout is BatchLayout.PADDED:
-            raise ValueError("packed rows need the layout flat or blocks")
         self.batch = batch
         self.sequence = sequence
         self.seed = seed
-        self.layout = layout
+        self.flat = flat
         self.pack = pack
         self.text_count = len(examples)
         if pack:
@@ -360,7 +338,7 @@ class BatchLoader:
         rows = self._rows_of(step)
         lengths = [row.token_count for row in rows]
         own = micro_batches_of_rank(lengths, rank=rank, world_size=world_size, micro_batch=micro_batch)
-        return [collate([rows[index] for index in indices], self.layout) for indices in own]
+        return [collate([rows[index] for index in indices], flat=self.flat) for indices in own]
 
     def count_targets(self, step: int) -> int:
         """Return the number of predictions that step `step` trains on, over all ranks: the divisor of its loss."""
@@ -369,7 +347,7 @@ class BatchLoader:
     def build_largest_batch(self, micro_batch: int) -> MicroBatch:
         """Build a micro-batch as large as any of `micro_batch` rows can be, with a target at every position."""
         longest = heapq.nlargest(micro_batch, self.rows, key=lambda row: row.token_count)
-        batch = collate(longest, self.layout)
+        batch = collate(longest, flat=self.flat)
         return replace(batch, labels=batch.ids.clone(), target_count=batch.ids.numel())
 
     def _rows_of(self, step: int) -> list[BatchRow]:

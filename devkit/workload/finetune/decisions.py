@@ -510,9 +510,11 @@ class _ComputeDecisions:
 
     def _choose_packing(self, traits: AttentionTraits, corpus: Corpus) -> bool:
         refusal = find_packing_refusal(traits)
+        if refusal is None and self.attention not in (Attention.VARLEN, Attention.FLASH):
+            refusal = f"{self.attention} attention would compute the whole row for every short text in it"
         if self._settings.packing and refusal is not None:
             raise DevkitError(f"--packing is not possible: {refusal}", "Leave out --packing.")
-        choice = (False, refusal) if refusal else _choose_packing(self._settings, self.attention, corpus)
+        choice = (False, refusal) if refusal else _choose_packing(self._settings, corpus)
         return self._record("packing", self._settings.packing, *choice)
 
     def _choose_loss(self) -> Loss:
@@ -614,9 +616,7 @@ def choose_precision(method: Method, hardware: Hardware) -> tuple[Precision, str
     return Precision.FP16, f"{reason}; the loss is scaled"
 
 
-def _choose_packing(settings: FinetuneSettings, attention: Attention, corpus: Corpus) -> tuple[bool, str]:
-    if attention not in (Attention.VARLEN, Attention.FLASH):
-        return False, f"{attention} attention would compute the whole row for every short text in it"
+def _choose_packing(settings: FinetuneSettings, corpus: Corpus) -> tuple[bool, str]:
     steps_per_epoch = corpus.tokens / settings.sequence / settings.batch
     steps = settings.steps or round(settings.epochs * steps_per_epoch)
     # A number of steps that the user set stays; packing is worth it there unless every step sees the same rows.

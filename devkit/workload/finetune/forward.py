@@ -18,7 +18,6 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Attention, Loss
 from devkit.workload.finetune.dataset import (
     IGNORE_INDEX,
-    BatchLayout,
     BatchRow,
     Example,
     MicroBatch,
@@ -182,7 +181,7 @@ def _attend_text_by_text(
     return torch.cat(computed, 2).transpose(1, 2)
 
 
-def require_no_cross_attention(model: Model, attention: Attention, layout: BatchLayout, device: torch.device) -> None:
+def require_no_cross_attention(model: Model, attention: Attention, device: torch.device) -> None:
     """Raise DevkitError if texts of a row attend to each other in this model with this attention.
 
     Configurations and class attributes say what a model's code promises; this sees what it does. A model with
@@ -192,7 +191,7 @@ def require_no_cross_attention(model: Model, attention: Attention, layout: Batch
     """
     was_training = model.training
     model.train()
-    first, second = (_watched_logits(model, before, attention, layout, device) for before in PRECEDING_TEXTS)
+    first, second = (_watched_logits(model, before, attention, device) for before in PRECEDING_TEXTS)
     model.train(was_training)
     change = float((first - second).abs().max() / first.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
     if not change <= MAX_CROSS_TALK.get(next(model.parameters()).dtype, MAX_CROSS_TALK[torch.bfloat16]):
@@ -203,12 +202,10 @@ def require_no_cross_attention(model: Model, attention: Attention, layout: Batch
         )
 
 
-def _watched_logits(
-    model: Model, before: Example, attention: Attention, layout: BatchLayout, device: torch.device
-) -> torch.Tensor:
+def _watched_logits(model: Model, before: Example, attention: Attention, device: torch.device) -> torch.Tensor:
     """Return the logits of the watched text behind another, shape [tokens, vocabulary], in fp32."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    batch = collate([BatchRow((before, WATCHED_TEXT))], layout)
+    batch = collate([BatchRow((before, WATCHED_TEXT))], flat=True)
     cuda = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices=cuda):
         # Equal random numbers for both texts, so that dropout makes no difference.

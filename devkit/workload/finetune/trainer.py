@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 import transformers
 
-from devkit.estimate.settings import Method, Precision
+from devkit.estimate.settings import Attention, Method, Precision
 from devkit.workload.device import DeviceMemory, free_after_oom, is_out_of_memory, read_device_memory, read_peak_fields
 from devkit.workload.environment import hide_module
 from devkit.workload.finetune.checkpoint import (
@@ -33,7 +33,7 @@ from devkit.workload.finetune.checkpoint import (
     save_checkpoint,
     select_resume_settings,
 )
-from devkit.workload.finetune.dataset import BatchLayout, BatchLoader, Dataset, Example, MicroBatch, choose_layout
+from devkit.workload.finetune.dataset import BatchLoader, Dataset, Example, MicroBatch
 from devkit.workload.finetune.decisions import Decisions
 from devkit.workload.finetune.distributed import (
     ParallelModel,
@@ -429,7 +429,7 @@ class FinetuneTrainer(RunTrainer):
             sequence=settings.sequence,
             seed=settings.seed,
             pack=decisions.packing,
-            layout=choose_layout(decisions.attention, pack=decisions.packing),
+            flat=decisions.attention is Attention.VARLEN or decisions.packing,
         )
 
     def _wrap_parallel(self, model: Model) -> ParallelModel:
@@ -443,11 +443,8 @@ class FinetuneTrainer(RunTrainer):
             ranks=ranks,
             shard_size=self._settings.shard_size,
         )
-        layout = self._loader.layout
-        if layout is not BatchLayout.PADDED:
-            parallel.call_gathered(
-                lambda model: require_no_cross_attention(model, decisions.attention, layout, ranks.device)
-            )
+        if self._loader.flat:
+            parallel.call_gathered(lambda model: require_no_cross_attention(model, decisions.attention, ranks.device))
         module.split_head(parallel.call_gathered)
         if decisions.compile:
             # Each layer separately: one compilation serves them all. After the trials, whose shapes never come again.

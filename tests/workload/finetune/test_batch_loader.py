@@ -10,14 +10,11 @@ from tests.fuzz.profile import FUZZ
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.estimate.settings import Attention
 from devkit.workload.finetune.dataset import (
     IGNORE_INDEX,
-    BatchLayout,
     BatchLoader,
     BatchRow,
     Example,
-    choose_layout,
     collate,
 )
 
@@ -35,12 +32,11 @@ def examples_of(lengths):
 
 examples_strategy = st.lists(st.integers(min_value=2, max_value=SEQUENCE), min_size=1, max_size=20).map(examples_of)
 layouts = pytest.mark.parametrize(
-    ("layout", "pack"),
+    ("flat", "pack"),
     [
-        pytest.param(BatchLayout.FLAT, True, id="packed, flat"),
-        pytest.param(BatchLayout.FLAT, False, id="one text a row, flat"),
-        pytest.param(BatchLayout.BLOCKS, True, id="packed, in blocks"),
-        pytest.param(BatchLayout.PADDED, False, id="padded"),
+        pytest.param(True, True, id="packed, flat"),
+        pytest.param(True, False, id="one text a row, flat"),
+        pytest.param(False, False, id="padded"),
     ],
 )
 
@@ -65,9 +61,9 @@ def predictions(batches):
     step=st.integers(0, 9),
 )
 def test_a_step_has_the_same_targets_for_any_world_size_and_micro_batch(
-    layout, pack, examples, world, micro_batch, batch, step
+    flat, pack, examples, world, micro_batch, batch, step
 ):
-    feed = BatchLoader(examples, batch=batch, sequence=SEQUENCE, pack=pack, layout=layout)
+    feed = BatchLoader(examples, batch=batch, sequence=SEQUENCE, pack=pack, flat=flat)
     alone = feed.load_step(step, micro_batch=batch)
     shares = [feed.load_step(step, rank=rank, world_size=world, micro_batch=micro_batch) for rank in range(world)]
     shared = [each for share in shares for each in share]
@@ -80,8 +76,8 @@ def test_a_step_has_the_same_targets_for_any_world_size_and_micro_batch(
 @layouts
 @FUZZ
 @given(examples=examples_strategy, micro_batch=st.integers(1, 5))
-def test_no_pass_is_larger_than_the_worst_case(layout, pack, examples, micro_batch):
-    feed = BatchLoader(examples, batch=4, sequence=SEQUENCE, pack=pack, layout=layout)
+def test_no_pass_is_larger_than_the_worst_case(flat, pack, examples, micro_batch):
+    feed = BatchLoader(examples, batch=4, sequence=SEQUENCE, pack=pack, flat=flat)
     worst = feed.build_largest_batch(micro_batch)
     for step in range(feed.steps_per_epoch):
         for batch in feed.load_step(step, micro_batch=micro_batch):
@@ -91,7 +87,7 @@ def test_no_pass_is_larger_than_the_worst_case(layout, pack, examples, micro_bat
 
 def test_packed_rows_lie_flat_with_their_borders():
     rows = [BatchRow((example(3), example(2, first=11))), BatchRow((example(4, first=21, prompt=2),))]
-    batch = collate(rows, BatchLayout.FLAT)
+    batch = collate(rows, flat=True)
     assert batch.ids.tolist() == [[1, 2, 3, 11, 12, 21, 22, 23, 24]]
     assert batch.labels.tolist() == [[2, 3, IGNORE_INDEX, 12, IGNORE_INDEX, IGNORE_INDEX, 23, 24, IGNORE_INDEX]]
     assert batch.positions.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3]]
@@ -100,20 +96,8 @@ def test_packed_rows_lie_flat_with_their_borders():
     assert (batch.attention_mask, batch.target_count, batch.token_count) == (None, 5, 9)
 
 
-def test_packed_rows_in_blocks_are_filled_behind_a_border_of_their_own():
-    rows = [BatchRow((example(3), example(2, first=11))), BatchRow((example(3, first=21, prompt=2),))]
-    batch = collate(rows, BatchLayout.BLOCKS)
-    assert batch.ids.tolist() == [[1, 2, 3, 11, 12], [21, 22, 23, 0, 0]]
-    assert batch.labels.tolist() == [
-        [2, 3, IGNORE_INDEX, 12, IGNORE_INDEX],
-        [IGNORE_INDEX, 23, IGNORE_INDEX, IGNORE_INDEX, IGNORE_INDEX],
-    ]
-    assert batch.positions.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 0, 1]]
-    assert (batch.cu_seqlens, batch.attention_mask, batch.target_count, batch.token_count) == (None, None, 4, 8)
-
-
 def test_padding_and_prompts_are_masked_in_padded_rows():
-    batch = collate([BatchRow((example(4, prompt=3),)), BatchRow((example(2, first=11),))], BatchLayout.PADDED)
+    batch = collate([BatchRow((example(4, prompt=3),)), BatchRow((example(2, first=11),))], flat=False)
     assert batch.ids.tolist() == [[1, 2, 3, 4], [11, 12, 0, 0]]
     assert batch.labels.tolist() == [
         [IGNORE_INDEX, IGNORE_INDEX, 4, IGNORE_INDEX],
@@ -126,21 +110,21 @@ def test_padding_and_prompts_are_masked_in_padded_rows():
 
 def test_the_first_token_of_a_text_is_never_a_prediction_even_where_it_is_marked():
     marked = Example([1, 2], [1, 1])
-    batch = collate([BatchRow((marked, marked))], BatchLayout.FLAT)
+    batch = collate([BatchRow((marked, marked))], flat=True)
     assert batch.labels.tolist() == [[2, IGNORE_INDEX, 2, IGNORE_INDEX]]
     assert batch.target_count == marked.target_count * 2 == 2
 
 
-@pytest.mark.parametrize("layout", BatchLayout)
-def test_a_process_without_rows_holds_a_token_that_counts_for_nothing(layout):
-    feed = BatchLoader([example(3)], batch=4, sequence=SEQUENCE, layout=layout)
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_process_without_rows_holds_a_token_that_counts_for_nothing(flat):
+    feed = BatchLoader([example(3)], batch=4, sequence=SEQUENCE, flat=flat)
     shares = [feed.load_step(0, rank=rank, world_size=2) for rank in range(2)]
     assert [[(each.target_count, each.token_count) for each in share] for share in shares] == [[(0, 0)], [(2, 3)]]
     assert shares[0][0].ids.shape == (1, 1)
 
 
 def test_the_loader_notes_packing_efficiency_and_a_smaller_last_step():
-    feed = BatchLoader(examples_of([8, 8, 16, 4]), batch=2, sequence=16, pack=True, layout=BatchLayout.FLAT)
+    feed = BatchLoader(examples_of([8, 8, 16, 4]), batch=2, sequence=16, pack=True, flat=True)
     assert feed.notes == [
         "packed 4 texts into 3 rows of at most 16 tokens, 75.0% full",
         "the last step of each epoch trains on 1 row instead of 2: no row is left out",
@@ -166,16 +150,3 @@ def test_prefetched_batches_are_those_of_their_step():
     feed.prefetch(1, micro_batch=2)
     first, again = feed.load_step(1, micro_batch=2), feed.load_step(1, micro_batch=2)
     assert first[0].ids is not again[0].ids, "what was handed out is not kept"
-
-
-def test_the_layout_follows_from_the_attention():
-    layouts_by_attention = {
-        (Attention.VARLEN, True): BatchLayout.FLAT,
-        (Attention.VARLEN, False): BatchLayout.FLAT,
-        (Attention.FLASH, True): BatchLayout.FLAT,
-        (Attention.FLASH, False): BatchLayout.PADDED,
-        (Attention.SDPA, True): BatchLayout.BLOCKS,
-        (Attention.SDPA, False): BatchLayout.PADDED,
-    }
-    for (attention, pack), layout in layouts_by_attention.items():
-        assert choose_layout(attention, pack=pack) is layout, (attention, pack)

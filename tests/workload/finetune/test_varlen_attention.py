@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Attention
-from devkit.workload.finetune.dataset import IGNORE_INDEX, BatchLayout, BatchRow, Example, collate
+from devkit.workload.finetune.dataset import IGNORE_INDEX, BatchRow, Example, collate
 from devkit.workload.finetune.forward import (
     ATTN_IMPLEMENTATION,
     build_model_inputs,
@@ -94,9 +94,9 @@ def gradients(model):
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def trained(configuration, differences, attention, layout, rows):
+def trained(configuration, differences, attention, rows, *, flat):
     model = model_of(configuration, differences, attention)
-    found = losses(model, collate(rows, layout), attention)
+    found = losses(model, collate(rows, flat=flat), attention)
     found.sum().backward()
     return found.detach(), gradients(model)
 
@@ -108,7 +108,7 @@ def texts_alone(configuration, differences):
     """Losses and gradients of padded rows of one text each, computed by transformers' own attention."""
     key = (configuration, str(differences))
     if key not in ALONE:
-        ALONE[key] = trained(configuration, differences, Attention.SDPA, BatchLayout.PADDED, rows_apart(texts()))
+        ALONE[key] = trained(configuration, differences, Attention.SDPA, rows_apart(texts()), flat=False)
     return ALONE[key]
 
 
@@ -122,19 +122,17 @@ def rows_packed(examples):
 
 @pytest.mark.parametrize(("configuration", "differences"), MODELS)
 @pytest.mark.parametrize(
-    ("attention", "layout"),
+    ("attention", "flat"),
     [
-        pytest.param(Attention.VARLEN, BatchLayout.FLAT, id="varlen"),
-        pytest.param(Attention.SDPA, BatchLayout.BLOCKS, id="sdpa"),
-        pytest.param(Attention.EAGER, BatchLayout.BLOCKS, id="eager"),
-        pytest.param(Attention.VARLEN, BatchLayout.BLOCKS, id="varlen without borders"),
-        pytest.param(Attention.VARLEN, BatchLayout.PADDED, id="varlen on padded rows"),
+        pytest.param(Attention.VARLEN, True, id="varlen"),
+        pytest.param(Attention.EAGER, False, id="eager on padded rows"),
+        pytest.param(Attention.VARLEN, False, id="varlen on padded rows"),
     ],
 )
-def test_packed_texts_have_the_losses_and_gradients_of_texts_alone(configuration, differences, attention, layout):
-    rows = rows_apart(texts()) if layout is BatchLayout.PADDED else rows_packed(texts())
+def test_packed_texts_have_the_losses_and_gradients_of_texts_alone(configuration, differences, attention, flat):
+    rows = rows_packed(texts()) if flat else rows_apart(texts())
     alone, gradients_alone = texts_alone(configuration, differences)
-    together, gradients_together = trained(configuration, differences, attention, layout, rows)
+    together, gradients_together = trained(configuration, differences, attention, rows, flat=flat)
     assert len(alone) == sum(each.target_count > 0 for each in texts())
     torch.testing.assert_close(together, alone, rtol=TOLERANCE, atol=0)
     for name, gradient in gradients_alone.items():
@@ -146,7 +144,7 @@ def test_packed_texts_have_the_losses_and_gradients_of_texts_alone(configuration
 def test_naive_packing_differs(configuration, differences):
     """The negative control: positions that run on let texts see each other, and losses are others."""
     alone, _ = texts_alone(configuration, differences)
-    batch = collate(rows_packed(texts()), BatchLayout.FLAT)
+    batch = collate(rows_packed(texts()), flat=True)
     running = replace(batch, positions=torch.arange(batch.ids.shape[1]).unsqueeze(0), cu_seqlens=None)
     model = model_of(configuration, differences, Attention.SDPA)
     logits = model(**build_model_inputs(running, Attention.SDPA, CPU)).logits
@@ -173,7 +171,7 @@ def test_generation_with_varlen_attention_is_that_of_sdpa():
 def test_a_model_that_loses_the_borders_is_found_out():
     """Else its texts would see each other, and nobody would know."""
     model = model_of("LlamaConfig", {}, Attention.VARLEN)
-    inputs = build_model_inputs(collate(rows_packed(texts()), BatchLayout.FLAT), Attention.VARLEN, CPU)
+    inputs = build_model_inputs(collate(rows_packed(texts()), flat=True), Attention.VARLEN, CPU)
     lost = {name: value for name, value in inputs.items() if name != "cu_seq_lens_q"}
     with pytest.raises(RuntimeError, match="LlamaAttention did not get the boundaries"):
         model(**lost)
