@@ -100,21 +100,23 @@ def finetune(
 
     devkit chooses the other settings for this machine, with reasons. The same command resumes a stopped run.
     """
-    from devkit.workload.finetune.events import monitor_run
+    from devkit.workload.finetune.events import Trackers, monitor_gpus
 
     with _exit_code_written(ctx), raise_on_signal():
         with report_once_per_node():
             settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
             continue_in_project("devkit finetune")
             check_inputs(settings)
+            reported = Trackers(trackers, tensorboard)
+            reported.require_usable()
         with (
             _print_events(as_json=as_json, has_reasons=verbose or dry_run) as listener,
-            monitor_run(settings.output, tensorboard=tensorboard, trackers=trackers) as watcher,
+            monitor_gpus(settings.output) as watcher,
         ):
             configure_libraries()
             from devkit.workload.finetune.program import run_finetuning
 
-            code = run_finetuning(settings, listeners=(listener, watcher), dry_run=dry_run)
+            code = run_finetuning(settings, listeners=(listener, watcher), trackers=reported, dry_run=dry_run)
         write_exit_code(code)
     ctx.exit(code)
 

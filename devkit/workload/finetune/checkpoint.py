@@ -1,7 +1,7 @@
 """The checkpoints of a run.
 
-Checkpoints are complete or absent, and verified before a run resumes from them. One is staged as `step-N.tmp-PID` and
-renamed to `step-N` when all of it is on the disk; one to be removed is renamed to `step-N.old-PID` first. A name without
+Checkpoints are complete or absent, and verified before a run resumes from them. One is staged as `step-N.tmp` and
+renamed to `step-N` when all of it is on the disk; one to be removed is renamed to `step-N.old` first. A name without
 an ending is therefore always a complete checkpoint. Its manifest is written last and read first. Nothing is pickled: a
 checkpoint cannot make its reader run code.
 """
@@ -190,7 +190,7 @@ def save_checkpoint(
     started_s = time.monotonic()
     parts = {state.weights_file: get_trained_weights(state.model), OPTIMIZER_FILE: get_optimizer_state(state)}
     size = sum(tensor.numel() * tensor.element_size() for tensors in parts.values() for tensor in tensors.values())
-    staged = output / f"step-{progress.step}.tmp-{os.getpid()}"
+    staged = output / f"step-{progress.step}.tmp"
 
     def stage() -> None:
         with _explain_save_errors(output, progress.step, staged):
@@ -658,7 +658,7 @@ def publish_checkpoint(staged: Path, output: Path, step: int) -> Path:
         _set_aside(target)
     staged.replace(target)
     flush_to_disk(output)
-    link = target.with_name(f"{LATEST_LINK}.tmp-{os.getpid()}")
+    link = target.with_name(f"{LATEST_LINK}.tmp")
     # A file system without links (FAT, some shares) has no `latest`; nothing that devkit does needs it.
     with contextlib.suppress(OSError):
         link.unlink(missing_ok=True)
@@ -678,10 +678,9 @@ def prune_checkpoints(output: Path, *, step: int, keep: int) -> None:
 
 
 def remove_leftovers(output: Path) -> None:
-    """Remove what killed runs left: only names that runs give, of processes that have ended."""
+    """Remove what killed runs left: only names that runs give. The lock of the folder keeps other runs out."""
     for path in _entries(output):
-        match = LEFTOVER.fullmatch(path.name)
-        if match and not _is_another_alive(int(match["process"])):
+        if LEFTOVER.fullmatch(path.name):
             _remove(path)
 
 
@@ -697,22 +696,9 @@ def _entries(output: Path) -> list[Path]:
 
 
 def _set_aside(path: Path) -> Path:
-    aside = path.with_name(f"{path.name}.old-{os.getpid()}")
+    aside = path.with_name(f"{path.name}.old")
     _remove(aside)
     return path.replace(aside)
-
-
-def _is_another_alive(process: int) -> bool:
-    """Return True if another run may be saving now. In a container numbers repeat: our own is not another."""
-    if process == os.getpid():
-        return False
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _remove(path: Path) -> None:

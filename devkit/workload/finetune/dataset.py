@@ -10,7 +10,6 @@ Rows and their order are a function of the seed and the step: a resumed run need
 has nothing to skip.
 """
 
-import heapq
 import random
 import re
 from array import array
@@ -343,12 +342,6 @@ class BatchLoader:
     def count_targets(self, step: int) -> int:
         """Return the number of predictions that step `step` trains on, over all ranks: the divisor of its loss."""
         return sum(row.target_count for row in self._rows_of(step))
-
-    def build_largest_batch(self, micro_batch: int) -> MicroBatch:
-        """Build a micro-batch as large as any of `micro_batch` rows can be, with a target at every position."""
-        longest = heapq.nlargest(micro_batch, self.rows, key=lambda row: row.token_count)
-        batch = collate(longest, flat=self.flat)
-        return replace(batch, labels=batch.ids.clone(), target_count=batch.ids.numel())
 
     def _rows_of(self, step: int) -> list[BatchRow]:
         chosen = rows_of_step(step, rows=len(self.rows), batch=self.batch, seed=self.seed)

@@ -1,4 +1,4 @@
-"""The events of a run and who listens to them: its file metrics.jsonl, people, trackers, and GPU samples.
+"""The events of a run and who listens to them: its file metrics.jsonl, people, and GPU samples.
 
 One JSON object each. Importable without torch.
 """
@@ -12,10 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -121,7 +121,7 @@ def drop_events_after(file: Path, step: int) -> None:
 
 def replace_text(file: Path, text: str) -> None:
     """Replace the text of `file` completely or not at all."""
-    new = file.with_name(f"{file.name}.tmp-{os.getpid()}")
+    new = file.with_name(f"{file.name}.tmp")
     with new.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
@@ -290,13 +290,6 @@ def _start(event: Event) -> str:
     return f"training {parameters} on {format_count(event['rows'], 'row')}, {steps}{resumed}"
 
 
-def _probe(event: Event) -> str:
-    refused = f", after {', '.join(map(str, event['refused']))} did not" if event["refused"] else ""
-    if not event["micro_batch"]:
-        return f"not even one row fits into memory{_memory(event)}\n{_ADVICE['out-of-memory']}"
-    return f"the largest micro-batch of {format_count(event['micro_batch'], 'row')} fits{refused}{_memory(event)}"
-
-
 def _out_of_memory(event: Event) -> str:
     rows = format_count(event["micro_batch"], "row")
     text = f"step {event['step']}: out of memory with a micro-batch of {rows}{_memory(event)}"
@@ -335,7 +328,6 @@ _FORMATS: dict[str, Callable[[Event], str]] = {
     "estimate": _estimate,
     "note": lambda event: f"note: {event['text']}",
     "start": _start,
-    "probe": _probe,
     "skipped": lambda event: (
         f"step {event['step']}: skipped, loss {_number(event['loss'])}, gradient norm {_number(event['gradient_norm'])}"
     ),
@@ -356,44 +348,48 @@ SAMPLES_FILE = "gpu.jsonl"
 INTERVAL_S = 1.0
 _END_GRACE_S = 2.0
 
-TENSORBOARD_SCALARS = {
-    "step": {
-        "train/loss": "loss",
-        "train/learning_rate": "learning_rate",
-        "train/gradient_norm": "gradient_norm",
-        "speed/tokens_per_s": "tokens_per_s",
-        "speed/waited_s": "waited_s",
-        "memory/peak_allocated_bytes": "peak_allocated_bytes",
-        **{f"train/{name}": name for name in OBJECTIVE_METRICS},
-    },
-    "eval": {"eval/loss": "loss", **{f"eval/{name}": name for name in OBJECTIVE_METRICS}},
-}
-"""Event -> tag in TensorBoard -> field of the event."""
+
+@dataclass(frozen=True)
+class Trackers:
+    """What the numbers of a run are logged to beside its file: names of trackers, and a folder for TensorBoard."""
+
+    names: tuple[str, ...] = ()
+    tensorboard: Path | None = None
+
+    def require_usable(self) -> None:
+        """Raise DevkitError for a tracker that is not installed or a folder that cannot be written: now, not after hours."""
+        for name in (*self.names, *(("tensorboard",) if self.tensorboard else ())):
+            if importlib.util.find_spec(name) is None:
+                shown = "TensorBoard" if name == "tensorboard" else name
+                raise DevkitError(f"{shown} is not installed for {sys.executable}", f"pip install {name}")
+        if self.tensorboard is None:
+            return
+        try:
+            self.tensorboard.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.tensorboard):
+                pass
+        except OSError as error:
+            raise DevkitError(
+                f"cannot write {self.tensorboard}: {error.strerror}",
+                "Name a folder that you can write to with --tensorboard.",
+            ) from error
+
+
+NO_TRACKERS = Trackers()
 
 
 @contextmanager
-def monitor_run(output: Path, *, tensorboard: Path | None, trackers: Sequence[str] = ()) -> Iterator[Listener]:
-    """Yield a listener for the run whose folder is `output`, which also samples its GPUs, if any, from the start on.
+def monitor_gpus(output: Path) -> Iterator[Listener]:
+    """Yield a listener that samples the GPUs of the run whose folder is `output`, if any, from its start on.
 
-    A process without events, as all but rank 0 of each node, does nothing. Raises DevkitError for files that cannot be
-    written.
+    A process without events, as all but rank 0 of each node, does nothing.
     """
-    folders = dict.fromkeys(trackers, output) | ({"tensorboard": tensorboard} if tensorboard is not None else {})
-    reported = [TrackerListener(name, folder) for name, folder in folders.items()]
     with ExitStack() as stack:
-        has_started = False
 
         def listen(event: Event) -> None:
-            nonlocal has_started
-            if not has_started and event["event"] == "start":
-                has_started = True
-                if gpus := find_run_gpus():
-                    stack.enter_context(sample_gpus(output / SAMPLES_FILE, gpus))
-            for each in reported:
-                each(event)
+            if event["event"] == "start" and (gpus := find_run_gpus()):
+                stack.enter_context(sample_gpus(output / SAMPLES_FILE, gpus))
 
-        for each in reported:
-            stack.push(each.finish)
         yield listen
 
 
@@ -442,119 +438,3 @@ def find_run_gpus() -> tuple[str, ...]:
     count = min(torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     found = (str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count))
     return tuple(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}" for uuid in found if uuid)
-
-
-class TrackerListener:
-    """A listener that logs the numbers of a run to TensorBoard, MLflow or Weights & Biases.
-
-    MLflow's and Weights & Biases' own variables say where to: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, WANDB_PROJECT,
-    WANDB_MODE=offline; with MLFLOW_RUN_ID or WANDB_RUN_ID a resumed run goes on in the same record. In TensorBoard's files
-    it purges the steps that it repeats. A failure ends the reports, never the run: metrics.jsonl holds the same values.
-    """
-
-    def __init__(self, name: str, folder: Path) -> None:
-        """`folder` is TensorBoard's, or the run's, whose name the others' record gets."""
-        if importlib.util.find_spec(name) is None:
-            shown = "TensorBoard" if name == "tensorboard" else name
-            raise DevkitError(f"{shown} is not installed for {sys.executable}", f"pip install {name}")
-        if name == "tensorboard":
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                # Fail now rather than after hours.
-                with tempfile.TemporaryFile(dir=folder):
-                    pass
-            except OSError as error:
-                raise DevkitError(
-                    f"cannot write {folder}: {error.strerror}",
-                    "Name a folder that you can write to with --tensorboard.",
-                ) from error
-        self._name = name
-        self._folder = folder
-        self._tracker: Any = None
-        self._has_failed = False
-        self._while_open = ExitStack()
-
-    def __call__(self, event: Event) -> None:
-        """Log the numbers of a step or an evaluation; other events have none."""
-        found = {
-            tag: _parse_number(event.get(field)) for tag, field in TENSORBOARD_SCALARS.get(event["event"], {}).items()
-        }
-        numbers = {tag: value for tag, value in found.items() if value is not None}
-        if not numbers or self._has_failed:
-            return
-        step = event["step"]
-        with self._ends_reports():
-            if self._tracker is None:
-                self._start(step)
-            if self._name == "mlflow":
-                self._tracker.log_metrics(numbers, step=step)
-            elif self._name == "wandb":
-                self._tracker.log(numbers, step=step)
-            else:
-                for tag, value in numbers.items():
-                    self._tracker.add_scalar(tag, value, step)
-
-    def _start(self, step: int) -> None:
-        if self._name == "tensorboard":
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._while_open.enter_context(_silence_writer_thread())
-            self._tracker = SummaryWriter(str(self._folder), purge_step=step)
-            return
-        self._tracker = importlib.import_module(self._name)
-        if self._name == "mlflow":
-            self._tracker.start_run(run_name=self._folder.name)
-        else:
-            self._tracker.init(name=self._folder.name, resume="allow")
-
-    def finish(self, kind: type[BaseException] | None, *_exception: object) -> None:
-        """End the record, as failed where the run is."""
-        if self._tracker is None or (self._has_failed and self._name != "tensorboard"):
-            return
-        with self._while_open, self._ends_reports():
-            if self._name == "tensorboard":
-                self._tracker.close()
-            elif self._name == "mlflow":
-                self._tracker.end_run("FINISHED" if kind is None else "FAILED")
-            else:
-                self._tracker.finish(exit_code=0 if kind is None else 1)
-
-    @contextmanager
-    def _ends_reports(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the run continues
-            if not self._has_failed:
-                sys.stderr.write(f"note: reporting to {self._name} stopped: {to_one_line(str(error))}\n")
-            self._has_failed = True
-
-
-@contextmanager
-def _silence_writer_thread() -> Iterator[None]:
-    """Suppress the traceback of the writer's thread: the next call raises the same error here.
-
-    Source: tensorboard 2.21, summary/writer/event_file_writer.py, _AsyncWriterThread.run.
-    """
-    previous = threading.excepthook
-
-    def hook(args: threading.ExceptHookArgs) -> None:
-        is_writer = type(args.thread).__module__.startswith("tensorboard.")
-        if not (is_writer and issubclass(args.exc_type, OSError)):
-            previous(args)
-
-    threading.excepthook = hook
-    try:
-        yield
-    finally:
-        if threading.excepthook is hook:
-            threading.excepthook = previous
-
-
-def _parse_number(value: object) -> float | None:
-    """Parse an event's number, which is text where JSON cannot hold it, such as "nan"; TensorBoard shows that."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -644,14 +645,17 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
                 hints.append("If it is private, the account of your token may lack access.")
             else:
                 hints.append("If it is private, log in with `hf auth login` or set HF_TOKEN.")
-            return DevkitError(f"{name} is not a folder here, and no such model on the hub (404)", "\n".join(hints))
+            what = "file or folder here, and no such data set" if name.is_data else "folder here, and no such model"
+            return DevkitError(f"{name.repository} is not a {what} on the hub (404)", "\n".join(hints))
         case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled() | errors.RevisionResolutionError():
             return _explain_unreachable(name, nearest)
         case errors.HfHubHTTPError():
             return _explain_http_error(name, error)
         case _:
             # A proxy or resolver failed below HTTP: each client library of the hub's package raises its own error.
-            is_transport = isinstance(error, OSError | TimeoutError) or "Connect" in type(error).__name__
+            is_transport = isinstance(error, OSError | TimeoutError) or re.search(
+                "Connect|Timeout", type(error).__name__
+            )
             return _explain_unreachable(name, nearest) if is_transport else None
 
 
@@ -663,11 +667,11 @@ def _explain_unreachable(name: HubRepository, nearest: tuple[str, ...]) -> Devki
     from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
 
     if HF_HUB_OFFLINE:
-        cause, fix = "HF_HUB_OFFLINE is set", "unset it once to fetch the model"
+        cause, fix = "HF_HUB_OFFLINE is set", "unset it once to fetch it"
     else:
-        cause, fix = f"{ENDPOINT} cannot be reached", "fetch the model on a machine with a network"
+        cause, fix = f"{ENDPOINT} cannot be reached", "fetch it on a machine with a network"
     hints = [*_nearest_hint(nearest), f"To continue, {fix}, or name a folder that holds it."]
-    return DevkitError(f"{name} is not in {HF_HUB_CACHE}, and {cause}", "\n".join(hints))
+    return DevkitError(f"{name} is neither here nor in {HF_HUB_CACHE}, and {cause}", "\n".join(hints))
 
 
 def _explain_http_error(name: HubRepository, error: Exception) -> DevkitError:

@@ -27,7 +27,7 @@ from devkit.workload.finetune.dataset import (
 )
 from devkit.workload.finetune.decisions import Corpus, Decisions, build_memory_estimator, decide
 from devkit.workload.finetune.distributed import Ranks, join_process_group
-from devkit.workload.finetune.events import METRICS_FILE, Events, Listener
+from devkit.workload.finetune.events import METRICS_FILE, NO_TRACKERS, Events, Listener, Trackers
 from devkit.workload.finetune.files import (
     BaseQuantization,
     LoadSettings,
@@ -70,8 +70,14 @@ EXIT_CODES = {
 }
 
 
-def run_finetuning(settings: FinetuneSettings, *, listeners: tuple[Listener, ...] = (), dry_run: bool = False) -> int:
-    """Train with `settings` and return the exit code. `listeners` get rank 0's events.
+def run_finetuning(
+    settings: FinetuneSettings,
+    *,
+    listeners: tuple[Listener, ...] = (),
+    trackers: Trackers = NO_TRACKERS,
+    dry_run: bool = False,
+) -> int:
+    """Train with `settings` and return the exit code. `listeners` get rank 0's events, `trackers` its numbers.
 
     With `dry_run` no weights are loaded and nothing is written: only decisions and estimate are emitted.
 
@@ -89,16 +95,19 @@ def run_finetuning(settings: FinetuneSettings, *, listeners: tuple[Listener, ...
             return EXIT_CODES[RunOutcome.DONE]
         with lock_run_folder(settings.output, ranks):
             ranks.on_rank0_broadcast(lambda: prepare_run_folder(settings.output, resume=settings.resume))
-            return _RecordedRun(settings, ranks, listeners).execute()
+            return _RecordedRun(settings, ranks, listeners, trackers).execute()
 
 
 class _RecordedRun:
     """A run on one rank, with its events in metrics.jsonl and its record in run.json."""
 
-    def __init__(self, settings: FinetuneSettings, ranks: Ranks, listeners: tuple[Listener, ...]) -> None:
+    def __init__(
+        self, settings: FinetuneSettings, ranks: Ranks, listeners: tuple[Listener, ...], trackers: Trackers
+    ) -> None:
         self._settings = settings
         self._ranks = ranks
         self._listeners = listeners
+        self._trackers = trackers
         self._record = RunRecord(settings, gpu=read_gpu_name(ranks.device), world_size=ranks.world_size)
 
     def execute(self) -> int:
@@ -141,7 +150,7 @@ class _RecordedRun:
             return None if number is None else _outcome_of(number)
 
         base = load_base_model(inputs, decisions, ranks)
-        run = RunContext(inputs.settings, decisions, inputs.data, base, ranks, events, stop_requested)
+        run = RunContext(inputs.settings, decisions, inputs.data, base, ranks, events, stop_requested, self._trackers)
         trainer: RunTrainer
         if inputs.settings.objective is Objective.SFT:
             trainer = FinetuneTrainer(run)
@@ -151,9 +160,9 @@ class _RecordedRun:
             trainer = TRAINERS[inputs.settings.objective](
                 run, load_reference=lambda: load_base_model(inputs, decisions, ranks).model
             )
-        is_ready = trainer.start()
+        trainer.start()
         deferral.enter_context(signals)
-        outcome = trainer.run() if is_ready else RunOutcome.OUT_OF_MEMORY
+        outcome = trainer.run()
         result = ranks.on_rank0_broadcast(trainer.publish) if outcome is RunOutcome.DONE else None
         if ranks.is_rank0:
             self._record.finish(outcome, trainer.progress, trainer.peak_memory)

@@ -901,47 +901,21 @@ def read_hub_dataset(name: str) -> Entries:
 
 
 def _explain_dataset_error(repository: str, error: Exception) -> DevkitError | None:
-    """Explain an error of the library datasets by the hub's own response; None for an error of neither."""
-    from huggingface_hub import errors
+    """Explain an error of the library datasets by the hub's own response; None for an error of neither.
 
-    response = _request_dataset(repository)
-    if response is None:
-        is_about_split = isinstance(error, ValueError)
-        cause = f"{repository}: {to_one_line(str(error))[:200]}"
-        return DevkitError(cause, "Name a split as in owner/name:split.") if is_about_split else None
-    if isinstance(response, errors.RepositoryNotFoundError) and not isinstance(response, errors.GatedRepoError):
-        return DevkitError(
-            f"there is no file or folder {repository}, and no such data set on the hub",
-            "Check the path. If the data set is private, log in with `hf auth login` or set HF_TOKEN.",
-        )
-    if isinstance(response, errors.HfHubHTTPError):
-        return explain_hub_error(HubRepository(repository, is_data=True), response, nearest=())
-    return DevkitError(
-        f"no file or folder {repository}, and the hub cannot be reached",
-        "Check the path, or fetch the data set where there is a network and name its files.",
-    )
-
-
-def _request_dataset(repository: str) -> Exception | None:
-    """Return the hub's error for a request of this data set; None for none.
-
-    A new request, because the library datasets drops the response and keeps a text that is the same for data sets that
-    are gated and that do not exist. Source: datasets 5.2, load.py, dataset_module_factory (`raise e1 from None`).
+    By a new request, because the library drops the response and keeps a text that is the same for data sets that are
+    gated and that do not exist. Source: datasets 5.2, load.py, dataset_module_factory (`raise e1 from None`).
     """
     from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
 
     try:
         get_hf_file_metadata(hf_hub_url(repository, "README.md", repo_type="dataset"))
     except errors.EntryNotFoundError:
-        return None
-    except (OSError, RuntimeError, ValueError) as error:
-        return error
-    except Exception as error:
-        # Without a network, the hub library's HTTP client raises its own errors.
-        if "Connect" in type(error).__name__ or "Timeout" in type(error).__name__:
-            return error
-        raise
-    return None
+        pass
+    except Exception as response:  # noqa: BLE001 - judged by the caller that knows all of the hub's
+        return explain_hub_error(HubRepository(repository, is_data=True), response, nearest=())
+    cause = f"{repository}: {to_one_line(str(error))[:200]}"
+    return DevkitError(cause, "Name a split as in owner/name:split.") if isinstance(error, ValueError) else None
 
 
 def _import_library(name: str, wanted_for: str) -> Any:  # noqa: ANN401 - optional, and its types may not be installed

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 import sys
@@ -30,10 +29,8 @@ if TYPE_CHECKING:
 SettingValue = str | int | float | bool | None | list[str]
 """A setting as JSON has it."""
 
-LEFTOVER = re.compile(
-    r"(?:step-\d{1,18}|latest|run\.json|metrics\.jsonl|adapter|model)\.(?:tmp|old)-(?P<process>\d{1,18})"
-)
-"""Names of what a run was writing when it was killed."""
+LEFTOVER = re.compile(r"(?:step-\d{1,18}|latest|run\.json|metrics\.jsonl|adapter|model)\.(?:tmp|old)(?:-\d{1,18})?")
+"""Names of what a run was writing when it was killed; earlier releases added their process number."""
 
 
 @dataclass
@@ -41,7 +38,6 @@ class TrainState:
     """The state of a run. `step` counts steps done, skipped ones too, `tokens` those of all ranks, without padding.
 
     `seconds` is over all parts of an interrupted run. `saved` is the step of the newest checkpoint, -1 for none.
-    `halved_at` is the step that was last retried with half the micro-batch.
     """
 
     micro_batch: int
@@ -49,7 +45,6 @@ class TrainState:
     tokens: int = 0
     seconds: float = 0.0
     saved: int = -1
-    halved_at: int = -1
 
 
 def to_setting_value(value: object) -> SettingValue:
@@ -267,7 +262,7 @@ def publish_result(
     not. An earlier result is replaced.
     """
     target = output / (ADAPTER_FOLDER if is_adapter else MODEL_FOLDER)
-    new = target.with_name(f"{target.name}.tmp-{os.getpid()}")
+    new = target.with_name(f"{target.name}.tmp")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     for each in checkpoint.iterdir():
@@ -275,7 +270,8 @@ def publish_result(
             shutil.copyfile(each, new / each.name)
     write_metadata(new)
     if target.exists():
-        old = target.with_name(f"{target.name}.old-{os.getpid()}")
+        old = target.with_name(f"{target.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
         new.rename(target)
         shutil.rmtree(old)

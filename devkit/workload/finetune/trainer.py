@@ -5,9 +5,10 @@ import math
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial, partialmethod
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -15,8 +16,10 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
+from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
 from devkit.estimate.settings import Attention, Method, Precision
+from devkit.text import to_one_line
 from devkit.workload.device import DeviceMemory, free_after_oom, is_out_of_memory, read_device_memory, read_peak_fields
 from devkit.workload.environment import hide_module
 from devkit.workload.finetune.checkpoint import (
@@ -42,7 +45,7 @@ from devkit.workload.finetune.distributed import (
     list_decoder_layers,
     wrap_parallel,
 )
-from devkit.workload.finetune.events import METRICS_FILE, Events, drop_events_after
+from devkit.workload.finetune.events import METRICS_FILE, NO_TRACKERS, Events, Trackers, drop_events_after
 from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE
 from devkit.workload.finetune.forward import ModelWithLoss, require_no_cross_attention
 from devkit.workload.finetune.model import (
@@ -88,11 +91,6 @@ def prepare_model(base: Model, settings: FinetuneSettings, decisions: Decisions)
     return adapted
 
 
-def can_recover_from_oom(device: torch.device) -> bool:
-    """Return True if running out of memory raises an error. On CPUs the system kills the whole process."""
-    return device.type != "cpu"
-
-
 class StopRun(Exception):  # noqa: N818 - not an error: all ranks agreed on it
     """The run ends before its last step, on all ranks alike; the weights are those after the last whole step."""
 
@@ -119,6 +117,7 @@ def list_arguments(settings: FinetuneSettings, decisions: Decisions, ranks: Rank
         "logging_strategy": "no",
         "logging_nan_inf_filter": False,
         "report_to": "none",
+        "run_name": settings.output.name,
         "disable_tqdm": True,
         "remove_unused_columns": False,
         "ignore_data_skip": True,
@@ -136,6 +135,7 @@ class RunContext:
     ranks: Ranks
     events: Events
     stop_requested: Callable[[], RunOutcome | None]
+    trackers: Trackers = NO_TRACKERS
 
 
 class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has no types here
@@ -153,6 +153,7 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         settings, decisions, base = run.settings, run.decisions, run.base
         self._settings, self._decisions, self._base = settings, decisions, base
         self._ranks, self._events, self._stop_requested = run.ranks, run.events, run.stop_requested
+        self._trackers = run.trackers
         # Saved with the result: a tokenizer without a template was given one when the first chat came.
         base.tokenizer.chat_template = run.data.chat_template
         self._parameters = trainable_parameters(model)
@@ -175,7 +176,7 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         self._checkpoint: Path | None = None
         self._found: FoundCheckpoint | None = None
         self._step_metrics: dict[str, Any] = {}
-        self.progress = TrainState(micro_batch=0)
+        self.progress = TrainState(micro_batch=decisions.micro_batch)
         reset_accelerate(run.ranks)
         use_cache = model.config.use_cache
         super().__init__(
@@ -216,12 +217,9 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         """The peaks on this rank's device."""
         return read_device_memory(self._ranks.device)
 
-    def start(self) -> bool:
-        """Find the state to start from: the micro-batch that fits, the newest checkpoint. Returns False if nothing fits."""
+    def start(self) -> None:
+        """Find the state to start from: the newest checkpoint, if any."""
         settings, progress = self._settings, self.progress
-        progress.micro_batch = self._find_micro_batch()
-        if progress.micro_batch == 0:
-            return False
         require_checkpoint_space(settings.output, self._trained, ranks=self._ranks, keep=settings.keep)
         if settings.resume:
             self._find_checkpoint()
@@ -235,11 +233,6 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             micro_batch=progress.micro_batch,
             trainable_parameters=sum(each.numel() for each in self._parameters),
         )
-        return True
-
-    def _find_micro_batch(self) -> int:
-        """Return the micro-batch to start with, 0 if nothing fits."""
-        return self._decisions.micro_batch
 
     def _count_tokens(self) -> int:
         """Return the tokens of an epoch."""
@@ -267,16 +260,34 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         if self._ranks.is_rank0:
             drop_events_after(output / METRICS_FILE, progress.step)
 
+    def log_numbers(self, numbers: Mapping[str, float]) -> None:
+        """Log the numbers of a step or of an evaluation to the trackers."""
+        self.callback_handler.on_log(self.args, self.state, self.control, dict(numbers))
+
     def run(self) -> RunOutcome:
         """Train to the last step. A checkpoint is left whenever the run ends well."""
+        if self._ranks.is_rank0:
+            for each in self._build_trackers():
+                self.add_callback(each)
         try:
             self.train(resume_from_checkpoint=str(self._found.path) if self._found else None)
         except StopRun as stop:
             self.model.zero_grad(set_to_none=True)
+            self.callback_handler.on_train_end(self.args, self.state, self.control)
             return self._stop(stop.outcome)
         # If the last weights are not finite, they are not to be resumed from, nor used.
         is_saved = self.progress.saved == self.progress.step
         return RunOutcome.DONE if is_saved else self._stop(RunOutcome.NOT_FINITE)
+
+    def _build_trackers(self) -> "Iterator[TrackerCallback]":
+        for name in self._trackers.names:
+            yield TrackerCallback(name, get_reporting_integration_callbacks(name)[0])
+        if folder := self._trackers.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # The steps that a resumed run repeats are purged.
+            writer = partial(SummaryWriter, str(folder), purge_step=self.progress.step + 1)
+            yield TrackerCallback("tensorboard", lambda: TensorBoardCallback(writer()))
 
     def _stop(self, outcome: RunOutcome) -> RunOutcome:
         progress = self.progress
@@ -343,6 +354,8 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         fields = metrics["reported"] | {"tokens": progress.tokens} | timer.tick(progress, tokens)
         fields |= {"waited_s": metrics["waited_s"]} | read_peak_fields(ranks.device)
         self._events("step" if verdict is StepVerdict.STEP else "skipped", step=progress.step, **fields)
+        if verdict is StepVerdict.STEP:
+            self.log_numbers(fields)
         if verdict is StepVerdict.STOP:
             raise StopRun(RunOutcome.NOT_FINITE)
 
@@ -447,7 +460,7 @@ class FinetuneTrainer(RunTrainer):
             parallel.call_gathered(lambda model: require_no_cross_attention(model, decisions.attention, ranks.device))
         module.split_head(parallel.call_gathered)
         if decisions.compile:
-            # Each layer separately: one compilation serves them all. After the trials, whose shapes never come again.
+            # Each layer separately: one compilation serves them all. After the trial, whose shape never comes again.
             for layer in layers:
                 layer.compile()
         for text in self._loader.notes:
@@ -456,23 +469,6 @@ class FinetuneTrainer(RunTrainer):
             text = "this model's output head is unknown, so full logits are materialized"
             self._events("note", text=text)
         return parallel
-
-    def _find_micro_batch(self) -> int:
-        """Return the micro-batch to start with: as decided, and tried on GPUs with the largest batch that can come."""
-        size = min(self._decisions.micro_batch, len(self._loader.rows))
-        if not can_recover_from_oom(self._ranks.device):
-            return size
-        rows = -(-min(self._settings.batch, len(self._loader.rows)) // self._ranks.world_size)
-
-        def attempt(micro_batch: int) -> None:
-            # A second pass, where there is one, has the gradients of the first beside its activations.
-            batches = [self._loader.build_largest_batch(micro_batch)] * (2 if rows > micro_batch else 1)
-            run_dry_step(self._passes, self._trained.optimizer, batches)
-
-        found = find_micro_batch(attempt, start=size, ranks=self._ranks)
-        memory = found.memory.to_event_fields()
-        self._events("probe", micro_batch=found.micro_batch, refused=list(found.refused), **memory)
-        return found.micro_batch
 
     def get_train_dataloader(self) -> "StepNumbers":
         """Return the numbers of the steps that are still to be taken: the rows of a step follow from its number."""
@@ -491,7 +487,7 @@ class FinetuneTrainer(RunTrainer):
     def training_step(self, model: torch.nn.Module, inputs: int, num_items_in_batch: object = None) -> torch.Tensor:
         """Accumulate the gradients of step `inputs` over its passes, and return the summed loss of this rank.
 
-        Raises StopRun for a signal, and for a step that does not fit even with half the micro-batch.
+        Raises StopRun for a signal, and for a step that does not fit even row by row.
         """
         started_s = perf_counter()
         ranks, loader, scaler = self._ranks, self._loader, self._trained.scaler
@@ -549,6 +545,7 @@ class FinetuneTrainer(RunTrainer):
         if metrics:
             seconds = round(perf_counter() - started, 3)
             self._events("eval", step=self.progress.step, loss=metrics["eval_loss"], counted=targets, seconds=seconds)
+            self.log_numbers(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
@@ -570,12 +567,9 @@ class FinetuneTrainer(RunTrainer):
             return math.nan
 
     def _halve_micro_batch(self) -> bool:
-        """Halve the micro-batch to retry the step, once; False if that was done or is impossible.
-
-        The effective batch stays: there are more passes.
-        """
+        """Halve the micro-batch to retry the step; False for a single row. The effective batch stays: there are more passes."""
         progress = self.progress
-        can_halve = progress.micro_batch > 1 and progress.halved_at != progress.step
+        can_halve = progress.micro_batch > 1
         self._events(
             "out-of-memory",
             step=progress.step + 1,
@@ -585,7 +579,6 @@ class FinetuneTrainer(RunTrainer):
         )
         if can_halve:
             progress.micro_batch //= 2
-            progress.halved_at = progress.step
         return can_halve
 
     def _count_tokens(self) -> int:
@@ -649,6 +642,29 @@ class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
             control.should_evaluate = True
 
 
+class TrackerCallback(transformers.TrainerCallback):  # type: ignore[misc]
+    """A tracker's own callback of transformers. If it fails, it ends, and the run goes on: metrics.jsonl has the numbers."""
+
+    def __init__(self, name: str, build: Callable[[], Any]) -> None:
+        self._name = name
+        self._build: Callable[[], Any] | None = build
+        self._tracker: Any = None
+
+    def _call(self, event: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - of transformers
+        if self._build is None:
+            return
+        try:
+            self._tracker = self._tracker or self._build()
+            getattr(self._tracker, event)(*given, **named)
+        except Exception as error:  # noqa: BLE001 - whatever a tracker raises
+            sys.stderr.write(f"note: reporting to {self._name} stopped: {to_one_line(str(error))}\n")
+            self._build = None
+
+    on_train_begin = partialmethod(_call, "on_train_begin")
+    on_log = partialmethod(_call, "on_log")
+    on_train_end = partialmethod(_call, "on_train_end")
+
+
 def reset_accelerate(ranks: Ranks) -> None:
     """Have accelerate see the ranks as they are now: it keeps its first sight of them for the life of a process."""
     from accelerate.state import AcceleratorState
@@ -709,13 +725,11 @@ class ForwardBackward:
         self._stop_requested = stop_requested
         self._can_retry = not is_sharded
 
-    def accumulate_gradients(
-        self, batches: Sequence[MicroBatch], factor: float, *, is_local: bool = False
-    ) -> torch.Tensor:
+    def accumulate_gradients(self, batches: Sequence[MicroBatch], factor: float) -> torch.Tensor:
         """Accumulate the gradients of `factor` times the summed loss, and return this rank's loss without the factor.
 
-        The loss, shape [], in fp32, is on the device: the CPU does not wait for a busy GPU. With `is_local` gradients
-        are not reduced. Raises StepOutOfMemory and StepAborted on all ranks alike.
+        The loss, shape [], in fp32, is on the device: the CPU does not wait for a busy GPU. Raises StepOutOfMemory and
+        StepAborted on all ranks alike.
         """
         total = torch.zeros((), device=self._ranks.device, dtype=torch.float32)
         for number, batch in enumerate(batches, start=1):
@@ -724,8 +738,7 @@ class ForwardBackward:
             loss = self._on_all_ranks(lambda batch=batch: self._parallel.module(batch))  # type: ignore[misc]
             self._on_all_ranks(lambda loss=loss: (loss * factor * self._parallel.factor).backward())  # type: ignore[misc]
             total += loss.detach()
-        if not is_local:
-            self._parallel.all_reduce_gradients()
+        self._parallel.all_reduce_gradients()
         return total
 
     def compute_loss(self, batch: MicroBatch) -> torch.Tensor:
@@ -747,64 +760,6 @@ class ForwardBackward:
         if self._ranks.any(failed):
             raise StepOutOfMemory
         return result
-
-
-def run_dry_step(passes: ForwardBackward, optimizer: torch.optim.Optimizer, batches: Sequence[MicroBatch]) -> None:
-    """Run one whole step on `batches` that leaves no trace but the memory that it took at its peak."""
-    targets = sum(each.target_count for each in batches)
-    try:
-        passes.accumulate_gradients(batches, 1.0 / max(1, targets), is_local=True)
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    # At rate 0 a NaN in the gradient would still spoil the weight.
-                    parameter.grad.zero_()
-        optimizer.step()
-    finally:
-        optimizer.zero_grad(set_to_none=True)
-        optimizer.state.clear()
-
-
-@dataclass(frozen=True)
-class MicroBatchSearch:
-    """The micro-batch that fits, with the memory at it. `refused` are those tried before, largest first.
-
-    `micro_batch` is 0 if not even one row fits; `memory` is then that of the last attempt.
-    """
-
-    micro_batch: int
-    memory: DeviceMemory
-    refused: tuple[int, ...] = ()
-
-
-def find_micro_batch(attempt: Callable[[int], None], *, start: int, ranks: Ranks) -> MicroBatchSearch:
-    """Halve `start` until `attempt` with that micro-batch succeeds on every rank.
-
-    `attempt` is one whole step, optimizer included, that leaves no trace. All ranks must call and agree, so that the
-    effective batch stays the same one everywhere.
-    """
-    refused: list[int] = []
-    size = start
-    while size:
-        if ranks.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(ranks.device)
-        failed = False
-        try:
-            attempt(size)
-        except StepOutOfMemory:
-            failed = True
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            free_after_oom(error, ranks.device)
-            failed = True
-        memory = read_device_memory(ranks.device)
-        if not ranks.any(failed):
-            return MicroBatchSearch(size, memory, tuple(refused))
-        refused.append(size)
-        size //= 2
-    return MicroBatchSearch(0, memory, tuple(refused))
 
 
 class StepVerdict(StrEnum):

@@ -73,18 +73,6 @@ def test_a_step_has_the_same_targets_for_any_world_size_and_micro_batch(
     assert len({len(share) for share in shares}) == 1
 
 
-@layouts
-@FUZZ
-@given(examples=examples_strategy, micro_batch=st.integers(1, 5))
-def test_no_pass_is_larger_than_the_worst_case(flat, pack, examples, micro_batch):
-    feed = BatchLoader(examples, batch=4, sequence=SEQUENCE, pack=pack, flat=flat)
-    worst = feed.build_largest_batch(micro_batch)
-    for step in range(feed.steps_per_epoch):
-        for batch in feed.load_step(step, micro_batch=micro_batch):
-            assert batch.ids.numel() <= worst.ids.numel()
-            assert batch.target_count <= worst.target_count
-
-
 def test_packed_rows_lie_flat_with_their_borders():
     rows = [BatchRow((example(3), example(2, first=11))), BatchRow((example(4, first=21, prompt=2),))]
     batch = collate(rows, flat=True)

@@ -67,7 +67,8 @@ def test_a_model_with_recurrent_layers_is_stopped():
     linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
     widths = {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
     model = made("Qwen3NextConfig", attention=Attention.SDPA, **shape, **linear, **widths)
-    with pytest.raises(DevkitError, match="attend to each other"):
+    # Releases of transformers that take such a row refuse it themselves without flash-linear-attention.
+    with pytest.raises((DevkitError, ValueError), match=r"attend to each other|keep packed sequences apart"):
         require_no_cross_attention(model, Attention.SDPA, CPU)
 
 

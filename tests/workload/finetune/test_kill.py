@@ -74,7 +74,7 @@ def last_saved(output):
 
 
 def is_saving(output):
-    return lambda: output.is_dir() and any(re.fullmatch(r"step-\d+\.tmp-\d+", path.name) for path in output.iterdir())
+    return lambda: output.is_dir() and any(re.fullmatch(r"step-\d+\.tmp", path.name) for path in output.iterdir())
 
 
 def hit(run, output, draw, *, number, ranks=(), in_a_save):

@@ -1,4 +1,4 @@
-"""Running out of memory: halved before training, taken again once in halves later, and reported.
+"""Running out of memory: the step is taken again in halves, and reported.
 
 No memory runs out here: a hook on the model raises torch's own exception for passes above a size. That stands in for a
 GPU, and shows what the program does, not how large a pass fits.
@@ -13,13 +13,10 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 from devkit.workload.device import free_after_oom, is_out_of_memory
-from devkit.workload.finetune import program, trainer
-from devkit.workload.finetune.distributed import Ranks
+from devkit.workload.finetune import program
 from devkit.workload.finetune.forward import ModelWithLoss
-from devkit.workload.finetune.trainer import find_micro_batch
 
 CPU = torch.device("cpu")
-ALONE = Ranks(0, 1, CPU)
 
 
 @pytest.mark.parametrize(
@@ -54,18 +51,6 @@ def test_the_tensors_of_a_failed_pass_are_freed():
     assert seen[0]() is None
 
 
-@pytest.mark.parametrize(
-    ("fits", "found", "refused"), [(8, 8, ()), (3, 2, (8, 4)), (1, 1, (8, 4, 2)), (0, 0, (8, 4, 2, 1))]
-)
-def test_the_micro_batch_is_halved_until_it_fits(fits, found, refused):
-    def attempt(size):
-        if size > fits:
-            raise torch.OutOfMemoryError("for the test")
-
-    result = find_micro_batch(attempt, start=8, ranks=ALONE)
-    assert (result.micro_batch, result.refused) == (found, refused)
-
-
 class Narrow:
     """Passes of more texts than `fits` run out of memory, from the pass number `since` on, at most `times`."""
 
@@ -85,22 +70,15 @@ class Narrow:
         monkeypatch.setattr(ModelWithLoss, "compute_micro_batch_loss", forward)
 
 
-def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace(run_factory, monkeypatch):
+@pytest.mark.parametrize(
+    ("fits", "since", "halvings"), [(2, 0, [(1, 4), (1, 2)]), (4, 1, [(2, 4)])], ids=["first step", "later step"]
+)
+def test_a_step_is_retried_in_halves_until_it_fits(run_factory, monkeypatch, fits, since, halvings):
     straight = run_factory.run(micro_batch=8)
-    monkeypatch.setattr(trainer, "can_recover_from_oom", lambda device: True)
-    Narrow(monkeypatch, fits=2)
-    found = run_factory.run(micro_batch=8)
-    assert found.named("probe")[0] | {"micro_batch": 2, "refused": [8, 4]} == found.named("probe")[0]
-    assert found.named("start")[0]["micro_batch"] == 2
-    assert found.losses == pytest.approx(straight.losses, rel=2e-6)
-
-
-def test_a_later_oom_is_retried_once_with_half_the_micro_batch(run_factory, monkeypatch):
-    straight = run_factory.run(micro_batch=8)
-    Narrow(monkeypatch, fits=4, since=1)
+    Narrow(monkeypatch, fits=fits, since=since)
     found = run_factory.run(micro_batch=8)
     assert found.code == 0
-    assert [(each["step"], each["next_micro_batch"]) for each in found.named("out-of-memory")] == [(2, 4)]
+    assert [(each["step"], each["next_micro_batch"]) for each in found.named("out-of-memory")] == halvings
     assert found.losses == pytest.approx(straight.losses, rel=2e-6)
 
 
@@ -108,17 +86,16 @@ def test_when_halving_does_not_help_the_run_saves_and_reports_it(run_factory, mo
     Narrow(monkeypatch, fits=0, since=1)
     found = run_factory.run(micro_batch=8)
     assert found.code == 1
-    assert [each["next_micro_batch"] for each in found.named("out-of-memory")] == [4, None]
+    assert [each["next_micro_batch"] for each in found.named("out-of-memory")] == [4, 2, 1, None]
     assert found.named("stopped")[0] | {"how": "out-of-memory", "step": 1, "saved": 1} == found.named("stopped")[0]
     assert (found.output / "step-1").is_dir()
 
 
 def test_when_not_one_row_fits_nothing_is_trained(run_factory, monkeypatch):
-    monkeypatch.setattr(trainer, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=0)
     found = run_factory.run(micro_batch=2)
     assert found.code == 1
-    assert found.named("probe")[0]["micro_batch"] == 0
+    assert found.named("stopped")[0]["step"] == 0
     assert found.losses == []
 
 

@@ -1,7 +1,6 @@
 """The folder of a run: whose it is, what its record says from the beginning to the end, and the result that it publishes."""
 
 import json
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.errors import DevkitError
 from devkit.workload.device import DeviceMemory
-from devkit.workload.finetune import checkpoint, run_folder
+from devkit.workload.finetune import run_folder
 from devkit.workload.finetune.decisions import Decision
 from devkit.workload.finetune.run_folder import RunRecord, prepare_run_folder, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -153,7 +152,7 @@ def test_the_end_of_a_run_is_recorded_with_its_numbers(tmp_path, outcome, reserv
 def test_a_result_holds_what_loads_it_and_replaces_an_earlier_one(tmp_path, is_adapter, name):
     step = write(tmp_path / "step-1", manifest__json="", optimizer__safetensors="", weights="new")
     (step / "folder").mkdir()
-    write(tmp_path / f"{name}.tmp-{os.getpid()}", half="")
+    write(tmp_path / f"{name}.tmp", half="")
     for _ in range(2):
         target = publish_result(
             tmp_path,
@@ -176,10 +175,3 @@ def test_a_folder_is_one_runs_alone_and_gone_where_nothing_was_written(tmp_path)
     with run_folder.lock_run_folder(output, ALONE):
         (output / "file").write_text("")
     assert names(output) == ["file"]
-
-
-@pytest.mark.parametrize(("process", "expected"), [("own", False), ("parent", True), (1, True), (2**22 + 1, False)])
-def test_another_run_is_alive_while_its_process_is(process, expected):
-    # Their names must be the same in every process that collects the tests.
-    process = {"own": os.getpid(), "parent": os.getppid()}.get(process, process)
-    assert checkpoint._is_another_alive(process) is expected

@@ -1,64 +1,94 @@
-"""MLflow's own store, read back by MLflow where it is installed; a tracker that fails never ends a run."""
+"""Trackers get the numbers of a run by transformers' own callbacks; one that fails never ends a run."""
 
+import importlib.util
+import shutil
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
+pytest.importorskip("torch", reason="the workload extra is not installed")
+
 from devkit.errors import DevkitError
-from devkit.workload.finetune.events import monitor_run
+from devkit.workload.finetune import trainer
+from devkit.workload.finetune.events import Trackers
+from devkit.workload.finetune.program import run_finetuning
+from tests.workload.finetune.run_factory import RunFactory
 
-STEPS = [{"event": "start", "step": 0}, *({"event": "step", "step": step, "loss": 2.0 / step} for step in (1, 2))]
-FAILING = """
-import sys
-def start_run(run_name): print("started", run_name, file=sys.stderr)
-def log_metrics(numbers, step): raise ConnectionError("no route to host")
-"""
+pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 
 
-def test_without_the_tracker_it_says_what_to_install_before_the_run(tmp_path, monkeypatch):
+def test_a_tracker_that_is_not_installed_is_named_before_the_run(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    with pytest.raises(DevkitError) as refused, monitor_run(tmp_path, tensorboard=None, trackers=("wandb",)):
-        pass
+    with pytest.raises(DevkitError) as refused:
+        Trackers(("wandb",)).require_usable()
     assert refused.value.hint == "pip install wandb"
 
 
-def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
-    file = tmp_path / "mlflow.py"
-    file.write_text(FAILING)
-    spec = spec_from_file_location("mlflow", file)
-    failing = module_from_spec(spec)
-    spec.loader.exec_module(failing)
-    monkeypatch.setitem(sys.modules, "mlflow", failing)
-    with monitor_run(tmp_path / "run-7", tensorboard=None, trackers=("mlflow",)) as listen:
-        for event in STEPS[1:]:
-            listen(event)
-    assert capsys.readouterr().err == "started run-7\nnote: reporting to mlflow stopped: no route to host\n"
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="TensorBoard is not installed")
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DevkitError, match=r"cannot write .*file/tb: Not a directory"):
+        Trackers(tensorboard=tmp_path / "file" / "tb").require_usable()
+
+
+def run(settings, trackers):
+    events = []
+    assert run_finetuning(settings, listeners=(events.append,), trackers=trackers) == 0
+    return [(each["step"], each["loss"]) for each in events if each["event"] == "step"]
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return RunFactory(tmp_path).settings(eval_share=0.25, eval_every=3, save_every=1)
+
+
+def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(settings, monkeypatch, capsys):
+    class Failing:
+        def on_train_begin(self, args, *_, **__):
+            sys.stderr.write(f"started {args.run_name}\n")
+
+        def on_log(self, *_, **__):
+            raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(trainer, "get_reporting_integration_callbacks", lambda _: [Failing])
+    assert len(run(settings, Trackers(("mlflow",)))) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        f"started {settings.output.name}",
+        "note: reporting to mlflow stopped: no route to host",
+    ]
+
+
+def read(folder, tag):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {each.step: each.value for each in found.Scalars(tag)}
+
+
+def test_tensorboard_has_losses_and_speed_and_repeated_steps_count_once(settings, tmp_path):
+    pytest.importorskip("tensorboard")
+    board = Trackers(tensorboard=tmp_path / "tb")
+    losses = run(settings, board)
+    # The last step is taken again, as after a kill.
+    shutil.rmtree(settings.output / "step-3")
+    assert run(settings, board) == losses[2:]
+    assert read(tmp_path / "tb", "train/loss") == pytest.approx(dict(losses))
+    assert [*read(tmp_path / "tb", "train/tokens_per_s")] == [1, 2, 3]
+    assert [*read(tmp_path / "tb", "eval/loss")] == [3]
 
 
 @pytest.mark.full
-@pytest.mark.workload
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("ends", "status"), [(None, "FINISHED"), (RuntimeError, "FAILED")])
-def test_mlflow_has_the_run_with_its_losses(tmp_path, monkeypatch, ends, status):
+def test_mlflow_has_the_run_with_its_losses(settings, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     # mlflow-skinny has no database.
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
-    with (
-        pytest.raises(ends) if ends else monitor_run(tmp_path / "none", tensorboard=None),
-        monitor_run(tmp_path / "run-7", tensorboard=None, trackers=("mlflow",)) as listen,
-    ):
-        for event in [*STEPS[1:], {"event": "eval", "step": 2, "loss": 0.25}]:
-            listen(event)
-        if ends:
-            raise ends
+    losses = run(settings, Trackers(("mlflow",)))
+    mlflow.flush_async_logging()
     client = mlflow.MlflowClient()
-    (run,) = client.search_runs(["0"])
-    assert (run.info.run_name, run.info.status) == ("run-7", status)
-    assert [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "train/loss")] == [
-        (1, 2.0),
-        (2, 1.0),
-    ]
-    assert run.data.metrics["eval/loss"] == 0.25
+    (found,) = client.search_runs(["0"])
+    assert (found.info.run_name, found.info.status) == (settings.output.name, "FINISHED")
+    logged = client.get_metric_history(found.info.run_id, "loss")
+    assert [(each.step, each.value) for each in logged] == losses
