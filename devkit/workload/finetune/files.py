@@ -65,8 +65,6 @@ ADAPTER_BASE_FILE = "devkit_base.json"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 """Holds the chat template of the training, under the name that transformers gives it."""
 
-PEFT_PREFIX = "base_model.model."
-
 
 class BaseQuantization(StrEnum):
     """The format of the base's linear layers: as they are computed with, in 4 bits, or in 8."""
@@ -359,37 +357,13 @@ class BaseReference:
 
 
 @dataclass(frozen=True)
-class LoraMatrix:
-    """One of LoRA's two matrices of a layer: `a` of shape [rank, inputs], `b` of shape [outputs, rank]."""
-
-    layer: str
-    letter: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class SavedAdapter:
-    """An adapter's folder: its configuration, tensors, and base."""
+    """An adapter's folder: its configuration, and its base."""
 
     folder: Path
     config: dict[str, Any]
-    tensors: tuple[StoredTensor, ...]
     base: BaseReference
     chat_template: str = ""
-
-    def lora_matrices(self) -> Iterator[LoraMatrix]:
-        """Yield the matrices of linear layers, in the file's order."""
-        for tensor in self.tensors:
-            for letter in ("a", "b"):
-                ending = f".lora_{letter.upper()}.weight"
-                if tensor.name.startswith(PEFT_PREFIX) and tensor.name.endswith(ending):
-                    yield LoraMatrix(tensor.name.removeprefix(PEFT_PREFIX).removesuffix(ending), letter, tensor.shape)
-
-    def rank_of(self, layer: str) -> int:
-        """Return the rank that the configuration gives a layer."""
-        patterns: dict[str, int] = self.config.get("rank_pattern") or {}
-        special = (rank for name, rank in patterns.items() if layer == name or layer.endswith(f".{name}"))
-        return next(special, int(self.config["r"]))
 
 
 def inspect_adapter(folder: Path) -> SavedAdapter:
@@ -406,7 +380,7 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
     weights = folder / ADAPTER_WEIGHTS_FILE
     if not weights.is_file():
         raise DevkitError(f"{folder} has no {ADAPTER_WEIGHTS_FILE}", "Save the adapter again, in safetensors.")
-    tensors = read_safetensors_header(weights)
+    read_safetensors_header(weights)
     base = _read_base_reference(folder, config)
     template = folder / CHAT_TEMPLATE_FILE
     try:
@@ -414,7 +388,7 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise DevkitError(f"{template} cannot be read: {cause}", FETCH_AGAIN_HINT) from error
-    return SavedAdapter(folder, config, tensors, base, chat_template)
+    return SavedAdapter(folder, config, base, chat_template)
 
 
 def _read_adapter_config(folder: Path) -> dict[str, Any]:

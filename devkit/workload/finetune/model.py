@@ -475,19 +475,26 @@ def write_adapter_metadata(folder: Path, base: LoadedBase) -> None:
         (folder / CHAT_TEMPLATE_FILE).write_text(base.tokenizer.chat_template, encoding="utf-8")
 
 
-def require_adapter_fits(adapter: SavedAdapter, model: Model, files: ModelFiles, *, any_base: bool = False) -> None:
-    """Raise DevkitError for an adapter of another base, with the reason. `model` may be without weights.
+def require_adapter_fits(adapter: SavedAdapter, shape: Model, files: ModelFiles, *, any_base: bool = False) -> None:
+    """Raise DevkitError for an adapter of another base, with the reason. `shape` is the base without weights.
 
-    With `any_base`, equal shapes are enough: the weights may be others than those it was trained on.
+    peft attaches the adapter to it. With `any_base`, equal shapes are enough: the weights may be others than those it
+    was trained on.
     """
     base = adapter.base
     hint = "Name the model it was trained on."
     if base.name:
         other = f", a {base.architecture}" if base.architecture and base.architecture != files.architecture else ""
         hint = f"It was trained on {base.name}{other}: name that model."
-    _require_bounded_patterns(adapter, [name for name, _ in model.named_modules()])
-    for reason in _find_misfits(adapter, model):
-        raise DevkitError(f"the adapter in {adapter.folder} does not fit {files.folder}: {reason}", hint)
+    _require_bounded_patterns(adapter, [name for name, _ in shape.named_modules()])
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* to a meta parameter in the current model, which is a no-op")
+            apply_adapter(shape, adapter, precision=Precision.FP32)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        # torch begins with a title, and has a line for each weight.
+        cause = to_one_line(str(error).partition("\n")[2].strip().partition("\n")[0] or str(error))
+        raise DevkitError(f"the adapter in {adapter.folder} does not fit {files.folder}: {cause}", hint) from error
     wanted, found = base.fingerprint, files.fingerprint
     if wanted and found and wanted != found and not any_base:
         raise DevkitError(
@@ -516,56 +523,24 @@ def _require_bounded_patterns(adapter: SavedAdapter, modules: Sequence[str]) -> 
             )
 
 
-def _find_misfits(adapter: SavedAdapter, model: Model) -> Iterator[str]:
-    """Yield reasons why the adapter does not fit a model of this shape, most telling first."""
-    layers = dict(find_adaptable_layers(model))
-    matrices = list(adapter.lora_matrices())
-    absent = sorted({matrix.layer for matrix in matrices} - layers.keys())
-    if absent:
-        yield f"it adapts {format_count(len(absent), 'layer')} that the model lacks, such as {absent[0]}"
-    for matrix in matrices:
-        is_down = matrix.letter == "a"
-        rank = matrix.shape[0] if is_down else matrix.shape[1]
-        if rank != adapter.rank_of(matrix.layer):
-            yield f"{matrix.layer} has rank {rank}, and adapter_config.json says {adapter.rank_of(matrix.layer)}"
-        inputs, outputs = _input_and_output_size(layers[matrix.layer])
-        size, wanted, noun = (matrix.shape[1], inputs, "inputs") if is_down else (matrix.shape[0], outputs, "outputs")
-        if size != wanted:
-            yield f"its {matrix.layer} has {size} {noun}, but the model's has {wanted}"
-    first, second = ({matrix.layer for matrix in matrices if matrix.letter == letter} for letter in "ab")
-    if first != second:
-        yield f"{sorted(first ^ second)[0]} has only one of its two matrices"
+def apply_adapter(base: Model, adapter: SavedAdapter, *, precision: Precision) -> Model:
+    """Load the adapter onto its base, its weights in `precision`. Changes `base` in place.
 
-
-def _input_and_output_size(layer: nn.Module) -> tuple[int, int]:
-    """Return the sizes of a linear layer; GPT-2's has its weight transposed."""
-    if isinstance(layer, nn.Linear):
-        return layer.in_features, layer.out_features
-    inputs, outputs = layer.weight.shape  # type: ignore[misc] # Conv1D and Embedding: [inputs, outputs]
-    return int(inputs), int(outputs)
-
-
-def apply_adapter(base: Model, adapter: SavedAdapter, *, precision: Precision, trainable: bool = False) -> Model:
-    """Load the adapter onto a base that it fits, its weights in `precision`. Changes `base` in place.
-
-    Raises DevkitError if the adapter's file lacks weights that its configuration promises: peft only warns then, and
-    the layers in question would do nothing.
+    Raises ValueError if file and model do not have the same weights: peft only warns then, and the layers in question
+    would do nothing.
     """
     config = PeftConfig.from_pretrained(str(adapter.folder))
-    config.inference_mode = not trainable
+    config.inference_mode = True
     with adapter_injection(base):
         warnings.filterwarnings("ignore", message="Found missing adapter keys")
         model = PeftModelForCausalLM(base, config, autocast_adapter_dtype=False)
-        found = model.load_adapter(
-            str(adapter.folder), "default", is_trainable=trainable, autocast_adapter_dtype=False, torch_device="cpu"
-        )
-    lacking = [key for key in found.missing_keys or () if ".lora_" in key]
-    if lacking:
-        raise DevkitError(
-            f"the adapter in {adapter.folder} lacks {format_count(len(lacking), 'weight')}, such as {lacking[0]}",
-            "Save or download it again.",
-        )
+        found = model.load_adapter(str(adapter.folder), "default", autocast_adapter_dtype=False, torch_device="cpu")
+    if lacking := [key for key in found.missing_keys or () if ".lora_" in key]:
+        raise ValueError(f"it lacks {format_count(len(lacking), 'weight')}, such as {lacking[0]}")
+    if found.unexpected_keys:
+        weights = format_count(len(found.unexpected_keys), "weight")
+        raise ValueError(f"it has {weights} of layers that the model lacks, such as {found.unexpected_keys[0]}")
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             parameter.data = parameter.data.to(TORCH_DTYPES[precision])
-    return model if trainable else model.eval()
+    return model.eval()

@@ -149,7 +149,7 @@ def test_a_saved_adapter_put_back_gives_the_same_logits_bit_for_bit(base, tmp_pa
     save_trained_adapter(model, tmp_path, loaded)
     fresh = load_base_and_tokenizer(f"{base}", LoadSettings())
     adapter = inspect_adapter(tmp_path)
-    require_adapter_fits(adapter, fresh.model, fresh.files)
+    require_adapter_fits(adapter, build_meta_model(base), fresh.files)
     bare = logits(fresh.model)
     back = logits(apply_adapter(fresh.model, adapter, precision=Precision.FP32))
     assert torch.equal(back, logits(model))
@@ -176,11 +176,15 @@ def refusal_of(adapter_folder, base_folder, **more):
         (
             "llama",
             {"num_hidden_layers": 1},
-            "adapts 7 layers that the model lacks, such as model.layers.1.mlp.down_proj",
+            "has 14 weights of layers that the model lacks, such as base_model.model.model.layers.1.mlp.down_proj",
         ),
-        ("llama", {"intermediate_size": 64}, "down_proj has 48 inputs, but the model's has 64"),
-        ("llama", {"num_key_value_heads": 4}, "k_proj has 16 outputs, but the model's has 32"),
-        ("gpt2", {}, "adapts 14 layers that the model lacks"),
+        (
+            "llama",
+            {"intermediate_size": 64},
+            "mlp.gate_proj.lora_B.default.weight: copying a param with shape",
+        ),
+        ("llama", {"num_key_value_heads": 4}, "the shape in current model is torch.Size([32, 4])"),
+        ("gpt2", {}, "not found in the base model"),
     ],
     ids=["fewer layers", "a wider MLP", "more heads", "another architecture"],
 )
@@ -209,7 +213,7 @@ def test_an_adapter_whose_rank_is_not_the_configured_one_is_refused(saved, base,
     adapter = shutil.copytree(saved[0], tmp_path / "adapter")
     config = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(config | {"r": 8}))
-    assert "has rank 4, and adapter_config.json says 8" in refusal_of(adapter, base).message
+    assert "the shape in current model is torch.Size([8, " in refusal_of(adapter, base).message
 
 
 def test_an_adapter_that_lost_one_matrix_is_refused(saved, base, tmp_path):
@@ -218,19 +222,17 @@ def test_an_adapter_that_lost_one_matrix_is_refused(saved, base, tmp_path):
         return tensors
 
     adapter = changed(saved[0], tmp_path / "adapter", without_one)
-    assert "has only one of its two matrices" in refusal_of(adapter, base).message
+    assert "lacks 1 weight, such as" in refusal_of(adapter, base).message
 
 
-def test_an_adapter_that_lost_a_whole_layer_is_refused_when_it_is_put_on(saved, base, tmp_path):
+def test_an_adapter_that_lost_a_whole_layer_is_refused(saved, base, tmp_path):
     adapter = changed(
         saved[0],
         tmp_path / "adapter",
         lambda tensors: {k: v for k, v in tensors.items() if ".layers.1.mlp.up" not in k},
     )
-    with pytest.raises(DevkitError, match=r"lacks 2 weights, such as .*layers\.1\.mlp\.up_proj"):
-        apply_adapter(
-            load_base(inspect_model(base), LoadSettings()), inspect_adapter(adapter), precision=Precision.FP32
-        )
+    message = refusal_of(adapter, base).message
+    assert "lacks 2 weights, such as" in message and "layers.1.mlp.up_proj" in message
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_configuration_of_an_adapter_that_lies_is_refused(tmp_path, content):
 def test_the_patterns_of_an_adapter_are_bounded(folder, tmp_path, monkeypatch, config, says):
     monkeypatch.setattr(adapters, "PATTERN_TIMEOUT_S", 0.2)
     files = inspect_model(folder)
-    saved = SavedAdapter(tmp_path, {"r": 4, **config}, (), BaseReference(""))
+    saved = SavedAdapter(tmp_path, {"r": 4, **config}, BaseReference(""))
     with pytest.raises(DevkitError, match=says):
         adapters.require_adapter_fits(saved, build_meta_model(folder), files)
 

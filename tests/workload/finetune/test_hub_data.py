@@ -61,7 +61,12 @@ def answers(tmp_path_factory):
     [
         ("owner/gated", "", "the data set owner/gated is gated, and no token is set (401)", "Accept its terms on"),
         ("owner/gated", "stranger", "gated, and the account of your token has no access (403)", "Accept its terms on"),
-        ("owner/unknown", "", "owner/unknown is not a file or folder here, and no such data set on the hub", "hf auth login"),
+        (
+            "owner/unknown",
+            "",
+            "owner/unknown is not a file or folder here, and no such data set on the hub",
+            "hf auth login",
+        ),
         ("owner/unknown", "stranger", "no such data set on the hub", "private"),
         ("owner/revoked", "stranger", "your token cannot read the data set owner/revoked (403)", "permission"),
         ("owner/busy", "", "the hub rejects requests from this address for now (429)", "Wait"),
