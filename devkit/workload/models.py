@@ -22,10 +22,8 @@ LORA_PARAMETER_MARK = ".lora_"
 """The part of the name of every parameter that peft adds for LoRA or DoRA."""
 
 
-def build_nf4_config(
-    dtype: torch.dtype, *, double: bool = True, storage: torch.dtype = torch.uint8
-) -> BitsAndBytesConfig:
-    """Build the configuration of QLoRA's base: 4-bit NormalFloat, by default with double quantization.
+def build_nf4_config(dtype: torch.dtype, *, storage: torch.dtype = torch.uint8) -> BitsAndBytesConfig:
+    """Build the configuration of QLoRA's base: 4-bit NormalFloat with double quantization.
 
     `storage` is the nominal dtype of the packed bytes: FSDP2 shards only tensors of the same dtype as the rest of the
     layer. Sources: Dettmers et al., QLoRA, 2023; https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
@@ -33,7 +31,7 @@ def build_nf4_config(
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=double,
+        bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
         bnb_4bit_quant_storage=storage,
     )

@@ -375,7 +375,7 @@ def _is_visible(found: FoundCheckpoint) -> bool:
         return False
 
 
-def load_checkpoint(found: FoundCheckpoint, state: CheckpointState) -> TrainProgress:
+def load_checkpoint(found: FoundCheckpoint, state: CheckpointState) -> None:
     """Load model, optimizer and GradScaler from the checkpoint, one tensor at a time and by way of the CPU; all ranks must call.
 
     Loaded onto the GPU, a checkpoint would be there beside the live model: a run that just fitted would not fit again.
@@ -383,10 +383,9 @@ def load_checkpoint(found: FoundCheckpoint, state: CheckpointState) -> TrainProg
     """
     _restore_weights(get_trained_weights(state.model), found.path / state.weights_file)
     _restore_optimizer(state, found.path / OPTIMIZER_FILE)
-    progress = found.manifest.progress
-    if state.scaler is not None and progress.scaler:
-        state.scaler.load_state_dict(dict(progress.scaler))
-    return progress
+    scaler = found.manifest.progress.scaler
+    if state.scaler is not None and scaler:
+        state.scaler.load_state_dict(dict(scaler))
 
 
 def select_resume_settings(

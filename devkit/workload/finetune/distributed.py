@@ -20,10 +20,9 @@ from torch import nn
 from torch.distributed.rendezvous import rendezvous
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Method, Sharding
+from devkit.estimate.settings import Sharding
 from devkit.workload.finetune.model import disable_cpu_avx512_kernel
 from devkit.workload.finetune.process import LostProcess, ReportedElsewhere, StoppedBySignal
-from devkit.workload.finetune.settings import require_sharding_supported
 from devkit.workload.models import Model
 
 T = TypeVar("T")
@@ -175,17 +174,13 @@ def _call(action: Callable[[], T]) -> T | DevkitError:
 
 
 @contextlib.contextmanager
-def join_process_group(
-    device_type: str,
-    *,
-    rendezvous_timeout_s: float = RENDEZVOUS_TIMEOUT_S,
-    collective_timeout_s: float = COLLECTIVE_TIMEOUT_S,
-) -> Iterator[Ranks]:
+def join_process_group(device_type: str, *, timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Iterator[Ranks]:
     """Join the process group that torchrun started, or be a world of one. `device_type` is cuda, cpu or mps.
 
     Raises:
         DevkitError: the launcher's variables are incomplete or contradict the machine, the other ranks do not come in
-            time, or one is lost later; one rank reports it, the others raise ReportedElsewhere.
+            time, or one is lost later. Where several find the same at the start, one reports it, and the others raise
+            ReportedElsewhere.
         StoppedBySignal: a signal ended another rank before the first step.
     """
     rank, world_size, local_rank = _read_launcher_variables()
@@ -193,14 +188,21 @@ def join_process_group(
         yield Ranks(0, 1, torch.device("cuda", 0) if device_type == "cuda" else torch.device(device_type))
         return
     device = _select_device(device_type, local_rank)
-    store = init_process_group(
-        device_type,
-        rank,
-        world_size,
-        local_rank=local_rank,
-        rendezvous_timeout_s=rendezvous_timeout_s,
-        collective_timeout_s=collective_timeout_s,
-    )
+    # Both back ends on GPUs: values that the ranks agree on go over gloo and do not interrupt the GPU's work.
+    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+    try:
+        store: Store = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT_S)))[0]
+        # gloo would wait for ranks that left before they published their address, as long as for any collective.
+        _await_all(store, rank, world_size)
+        timeout = timedelta(seconds=timeout_s)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise (DevkitError if local_rank == 0 else ReportedElsewhere)(
+            f"process {rank} of {world_size} did not find the others at {where}: {summarize_error(error)}",
+            _RENDEZVOUS_HINT,
+        ) from None
+    store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
     ranks = Ranks(rank, world_size, device, local_rank, store)
     try:
         yield ranks
@@ -257,49 +259,17 @@ def _select_device(device_type: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def init_process_group(
-    device_type: str,
-    rank: int,
-    world_size: int,
-    *,
-    local_rank: int,
-    rendezvous_timeout_s: float,
-    collective_timeout_s: float,
-) -> Store:
-    """Wait for all ranks, initialize torch's process group, and return the store that they met at.
-
-    Raises DevkitError on local rank 0 of each node if they do not come; ReportedElsewhere on the others.
-    """
-    # Both back ends on GPUs: values that the ranks agree on go over gloo and do not interrupt the GPU's work.
-    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-    try:
-        store: Store = next(rendezvous("env://", timeout=timedelta(seconds=rendezvous_timeout_s)))[0]
-        # gloo would wait for ranks that left before they published their address, as long as for any collective.
-        _await_all(store, rank, world_size, rendezvous_timeout_s)
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=collective_timeout_s)
-        )
-    except (RuntimeError, ValueError) as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise (DevkitError if local_rank == 0 else ReportedElsewhere)(
-            f"process {rank} of {world_size} did not find the others at {where}: {summarize_error(error)}",
-            _RENDEZVOUS_HINT,
-        ) from None
-    store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
-    return store
-
-
-def _await_all(store: Store, rank: int, world_size: int, timeout_s: float) -> None:
+def _await_all(store: Store, rank: int, world_size: int) -> None:
     """Wait for all ranks. Raises RuntimeError that names the missing ranks."""
     keys = [f"devkit/here/{each}" for each in range(world_size)]
     store.set(keys[rank], "1")
     try:
-        store.wait(keys, timedelta(seconds=timeout_s))
+        store.wait(keys, timedelta(seconds=RENDEZVOUS_TIMEOUT_S))
     except RuntimeError:
         absent = [f"{each}" for each, key in enumerate(keys) if not store.check([key])]
         if not absent:
             raise
-        raise RuntimeError(f"{', '.join(absent)} did not come within {timeout_s:g} s") from None
+        raise RuntimeError(f"{', '.join(absent)} did not come within {RENDEZVOUS_TIMEOUT_S:g} s") from None
 
 
 def summarize_error(error: Exception) -> str:
@@ -373,29 +343,18 @@ def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield bucket
 
 
-def wrap_parallel(
-    module: nn.Module, *, sharding: Sharding | None, method: Method, ranks: Ranks, shard_size: int = 0
-) -> ParallelModel:
+def wrap_parallel(module: nn.Module, *, sharding: Sharding, ranks: Ranks, shard_size: int) -> ParallelModel:
     """Prepare `module`, whose forward gives the loss, for all ranks. Build the optimizer afterwards: FSDP2 replaces the
-    parameters.
-
-    Args:
-        sharding: None means DDP.
-        shard_size: the ranks that shard one copy (HSDP), which divides the world size; 0 for all of them.
-
-    Raises:
-        DevkitError: the method cannot be trained with this sharding.
+    parameters. `shard_size` ranks shard one copy (HSDP), which divides the world size; 0 for all of them.
     """
     if ranks.world_size == 1:
         return ParallelModel(module)
-    if sharding is None or sharding is Sharding.DDP:
+    if sharding is Sharding.DDP:
         _require_same_parameters(module, ranks)
         for each in module.parameters():
             if each.requires_grad:
                 dist.broadcast(each.detach(), src=0)
         return _ReplicatedModel(module)
-    require_sharding_supported(sharding, method)
-
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

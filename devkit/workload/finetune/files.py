@@ -100,8 +100,7 @@ def is_packed_before_sharding(in_files: BaseQuantization, method: Method, *, dor
 class LoadSettings:
     """The settings of loading a base onto a device. `device` is named as torch does, `attention` as transformers does.
 
-    `precision` is that of the computation, and of weights that are not quantized. `double_quantization` also quantizes
-    the scales of 4-bit weights, which saves 0.4 bits of each. With `scores` the head is a new one that gives a text one
+    `precision` is that of the computation, and of weights that are not quantized. With `scores` the head is a new one that gives a text one
     number, drawn by torch's generator. `is_sharded` is True if FSDP2 will shard the weights; with
     `is_mapped` they stay in their files, mapped into memory, until then.
     """
@@ -109,7 +108,6 @@ class LoadSettings:
     precision: Precision = Precision.FP32
     device: str = "cpu"
     quantization: BaseQuantization = BaseQuantization.NONE
-    double_quantization: bool = True
     scores: bool = False
     is_sharded: bool = False
     is_mapped: bool = False

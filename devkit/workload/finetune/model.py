@@ -135,7 +135,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         ) from error
 
 
-def build_meta_model(folder: Path, *, attention: str | None = None) -> Model:
+def build_meta_model(folder: Path) -> Model:
     """Build the model of a folder on torch's meta device, with shapes and no weights.
 
     Raises DevkitError for a configuration of no model, and for one that its weights do not hold: the rest would be made.
@@ -143,7 +143,7 @@ def build_meta_model(folder: Path, *, attention: str | None = None) -> Model:
     try:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # whatever the numbers of a stranger's configuration lead to
         raise explain_load_error(folder, error) from error
     parameters = sum(each.numel() for each in model.parameters())
@@ -234,7 +234,7 @@ def _build_quantization_config(settings: LoadSettings) -> BitsAndBytesConfig:
         return build_int8_config()
     dtype = TORCH_DTYPES[settings.precision]
     storage = dtype if settings.is_sharded else torch.uint8
-    return build_nf4_config(dtype, double=settings.double_quantization, storage=storage)
+    return build_nf4_config(dtype, storage=storage)
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def run_finetuning(
         StoppedBySignal: a signal came before the first step.
     """
     validate_finetune_settings(settings)
-    group = join_process_group(choose_device().kind, collective_timeout_s=settings.timeout)
+    group = join_process_group(choose_device().kind, timeout_s=settings.timeout)
     with raise_on_signal(), group as ranks:
         if dry_run:
             events = Events(None, listeners if ranks.is_rank0 else ())

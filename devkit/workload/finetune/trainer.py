@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import random
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -449,13 +448,7 @@ class FinetuneTrainer(RunTrainer):
         decisions, ranks = self._decisions, self._ranks
         module = ModelWithLoss(model, loss=decisions.loss, attention=decisions.attention, device=ranks.device)
         layers = list_decoder_layers(module)
-        parallel = wrap_parallel(
-            module,
-            sharding=decisions.sharding,
-            method=self._settings.method,
-            ranks=ranks,
-            shard_size=self._settings.shard_size,
-        )
+        parallel = wrap_parallel(module, sharding=decisions.sharding, ranks=ranks, shard_size=self._settings.shard_size)
         if self._loader.flat:
             parallel.call_gathered(lambda model: require_no_cross_attention(model, decisions.attention, ranks.device))
         module.split_head(parallel.call_gathered)
@@ -777,11 +770,10 @@ class FiniteGuard:
     since then also the steps by which a GradScaler searched for its scale.
     """
 
-    def __init__(self, *, skipped: int = 0, max_in_a_row: int = MAX_CONSECUTIVE_SKIPS) -> None:
-        self.skipped = skipped
+    def __init__(self) -> None:
+        self.skipped = 0
         self.in_a_row = 0
         self.skipped_since_step = 0
-        self._max_in_a_row = max_in_a_row
 
     def judge(self, ranks: Ranks, *, loss: float, gradient_norm: float, scale: float | None = None) -> StepVerdict:
         """Judge the gradients of a step, the same on every rank; all ranks must call.
@@ -800,7 +792,7 @@ class FiniteGuard:
             return StepVerdict.SKIP
         self.skipped += 1
         self.in_a_row += 1
-        return StepVerdict.STOP if self.in_a_row >= self._max_in_a_row else StepVerdict.SKIP
+        return StepVerdict.STOP if self.in_a_row >= MAX_CONSECUTIVE_SKIPS else StepVerdict.SKIP
 
     def may_save(self, ranks: Ranks, weights: Iterable[torch.Tensor], loss_again: Callable[[], float]) -> bool:
         """Return True if these weights may be saved to resume from; all ranks must call.
@@ -816,15 +808,11 @@ class FiniteGuard:
 
 
 def seed_generators(*, seed: int, step: int, rank: int) -> None:
-    """Seed the generators of Python, torch (CPU and GPUs) and, if it is imported, numpy for one optimizer step.
+    """Seed the generators of Python, numpy and torch (CPU and GPUs) for one optimizer step.
 
     A resumed run therefore draws the random numbers of an uninterrupted one, without a saved state, and an aborted step
     leaves no trace: its repetition seeds the generators again.
     """
-    # Below 2^63, and neighboring steps, seeds and ranks have nothing in common.
-    step_seed = int.from_bytes(hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()[:8], "big") >> 1
-    random.seed(step_seed)
-    torch.manual_seed(step_seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(step_seed % _NUMPY_SEEDS)
+    # Neighboring steps, seeds and ranks have nothing in common.
+    digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
+    transformers.set_seed(int.from_bytes(digest[:4], "big"))

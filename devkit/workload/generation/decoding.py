@@ -220,33 +220,27 @@ def remaining_tokens(generator: TextGenerator, prompt_length: int, tokens: int) 
 
 
 def generate_in_order(
-    generator: TextGenerator,
-    prompts: Sequence[Sequence[int]],
-    decoding: DecodingSettings,
-    *,
-    should_stop: Callable[[], bool] = lambda: False,
+    generator: TextGenerator, prompts: Sequence[Sequence[int]], decoding: DecodingSettings
 ) -> Iterator[Completion]:
     """Yield the answers to `prompts`, in their order, each as soon as all before it are complete.
 
     Prompts of similar length are batched, the longest first: there is little padding, and a batch that does not fit
     into memory shows at once. Then the batch size is halved. A prompt that nearly fills the context is batched only
-    with others whose answers are as short. Ends early, with complete answers alone, once `should_stop`.
+    with others whose answers are as short.
     """
     longest_first = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
     limits = [remaining_tokens(generator, len(prompt), decoding.tokens) for prompt in prompts]
     done: dict[int, Completion] = {}
     yielded, started, batch_size = 0, 0, decoding.batch
-    while started < len(prompts) and not should_stop():
+    while started < len(prompts):
         candidates = longest_first[started : started + batch_size]
         batch = list(takewhile(lambda index: limits[index] == limits[candidates[0]], candidates))  # noqa: B023 - used at once
-        completions = _try_batch(generator, [prompts[index] for index in batch], decoding, batch, should_stop)
+        completions = _try_batch(generator, [prompts[index] for index in batch], decoding, batch)
         if completions is None:
             if len(batch) == 1:
                 raise _too_large()
             batch_size = len(batch) // 2
             continue
-        if should_stop():
-            return
         started += len(batch)
         done |= zip(batch, completions, strict=True)
         while yielded in done:
@@ -259,12 +253,11 @@ def _try_batch(
     prompts: Sequence[Sequence[int]],
     decoding: DecodingSettings,
     numbers: Sequence[int],
-    should_stop: Callable[[], bool],
 ) -> list[Completion] | None:
     """Generate a batch. Returns None where memory ran out, after its memory has been freed."""
     decoding = replace(decoding, batch=len(prompts))
     try:
-        return generate_batch(generator, prompts, decoding, numbers=numbers, should_stop=should_stop)
+        return generate_batch(generator, prompts, decoding, numbers=numbers)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

@@ -53,7 +53,7 @@ def _patience(seconds: float) -> None:
     """Wait for the others no longer than so."""
     from devkit.workload.finetune import distributed
 
-    distributed.join_process_group.__wrapped__.__kwdefaults__["rendezvous_timeout_s"] = seconds
+    distributed.RENDEZVOUS_TIMEOUT_S = seconds
 
 
 def _memory_of_loading(path: str) -> None:

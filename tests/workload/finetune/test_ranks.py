@@ -14,8 +14,10 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 from devkit import folder_lock
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
-from devkit.workload.finetune.distributed import Ranks, join_process_group, wrap_parallel
+from devkit.workload.finetune import distributed
+from devkit.workload.finetune.distributed import join_process_group
 from devkit.workload.finetune.run_folder import lock_run_folder
+from devkit.workload.finetune.settings import require_sharding_supported
 from tests.workload.finetune.small_run import ALONE
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -76,11 +78,12 @@ def free_port():
 
 
 @pytest.mark.full
-def test_absent_ranks_are_awaited_no_longer_than_the_timeout(environment):
+def test_absent_ranks_are_awaited_no_longer_than_the_timeout(environment, monkeypatch):
+    monkeypatch.setattr(distributed, "RENDEZVOUS_TIMEOUT_S", 1)
     environment(**{**WHOLE, "MASTER_PORT": str(free_port())})
     started_s = time.monotonic()
     says = r"process 1 of 2 did not find the others at 127\.0\.0\.1:"
-    with pytest.raises(DevkitError, match=says), join_process_group("cpu", rendezvous_timeout_s=1):
+    with pytest.raises(DevkitError, match=says), join_process_group("cpu"):
         pass
     assert time.monotonic() - started_s < 30
 
@@ -97,9 +100,6 @@ def test_several_processes_do_not_share_an_apple_gpu(environment):
         pass
 
 
-PAIR = Ranks(0, 2, torch.device("cpu"))
-
-
 @pytest.mark.parametrize(
     ("sharding", "method", "says"),
     [
@@ -110,7 +110,7 @@ PAIR = Ranks(0, 2, torch.device("cpu"))
 )
 def test_unsupported_sharding_is_refused_with_the_reason(sharding, method, says):
     with pytest.raises(DevkitError, match=says):
-        wrap_parallel(torch.nn.Linear(2, 2), sharding=sharding, method=method, ranks=PAIR)
+        require_sharding_supported(sharding, method)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows gives no lock on a folder")

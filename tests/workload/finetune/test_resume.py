@@ -57,10 +57,9 @@ def test_a_resumed_run_ends_with_the_same_losses_and_weights(tmp_path, kind):
     losses += [step(straight, number) for number in range(HALF, WHOLE)]
 
     resumed = made(model(), optimizer)
-    progress = checkpoint.load_checkpoint(
-        checkpoint.find_newest_checkpoint(tmp_path, settings={}, ranks=ALONE), resumed
-    )
-    again = [step(resumed, number) for number in range(progress.step, WHOLE)]
+    found = checkpoint.find_newest_checkpoint(tmp_path, settings={}, ranks=ALONE)
+    checkpoint.load_checkpoint(found, resumed)
+    again = [step(resumed, number) for number in range(found.manifest.progress.step, WHOLE)]
     assert again == losses[HALF:]
     assert same(trained(straight), trained(resumed))
 
