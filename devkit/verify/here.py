@@ -37,7 +37,6 @@ from devkit.workload.proof.stages import (
     StageSkipped,
     expect_above,
     expect_equal,
-    record_value,
     run_stage,
     skip_for_failed_need,
 )
@@ -131,8 +130,8 @@ def prove_gpu(host: Host, answer: object, count: int) -> Iterator[StageReading]:
         raise StageSkipped("there is no GPU here")
     if not isinstance(answer, NvmlAnswer):
         raise RuntimeError(answer.reason if isinstance(answer, Unknown) else str(answer))
-    yield record_value("driver", str(answer.driver))
-    yield record_value("cuda", str(answer.cuda))
+    yield StageReading("driver", str(answer.driver))
+    yield StageReading("cuda", str(answer.cuda))
     yield expect_above("gpus", count, 0)
 
 
@@ -167,7 +166,7 @@ def prove_framework(host: Host, framework: Framework, *, python: str, has_gpu: b
         lines = done.err.strip().splitlines() or [f"exit code {done.code}"]
         raise RuntimeError(f"{framework.label} does not compute: {lines[-1]}")
     found = json.loads(done.out.splitlines()[-1])
-    yield record_value(framework.label, str(found["version"]))
+    yield StageReading(framework.label, str(found["version"]))
     if has_gpu:
         yield expect_above("gpus", found["gpus"], 0)
     yield expect_equal("computed on", found["computed_on"], "gpu" if has_gpu else "cpu")

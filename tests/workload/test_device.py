@@ -66,7 +66,7 @@ def test_gpu_nodes(tmp_path, nodes, found):
 def test_kernels_on_this_machine_compute_right():
     make_torch_deterministic()
     device = choose_device()
-    for stage in (device_stages.prove_device, device_stages.prove_kernels):
+    for stage in (device_stages.prove_device, device_stages.prove_kernel):
         result, _ = run_stage(stage.__name__, lambda stage=stage: stage(device))
         assert result.status is StageStatus.PASSED, result.reason
 
@@ -80,7 +80,7 @@ def test_a_wrong_kernel_fails(monkeypatch):
         return attention(left, right) * (1 if len(calls) == 1 else 1.0001)
 
     monkeypatch.setattr(standalone, "attend", wrong_on_the_device)
-    result, _ = run_stage("kernel", lambda: device_stages.prove_kernels(choose_device()))
+    result, _ = run_stage("kernel", lambda: device_stages.prove_kernel(choose_device()))
     assert "attention_fp32_error" in result.reason
 
 

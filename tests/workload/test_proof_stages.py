@@ -25,14 +25,13 @@ LORA_STAGES = (
     model_stages.prove_base_frozen,
     model_stages.prove_adapter_disabled,
     model_stages.prove_adapter_reload,
-    model_stages.prove_adapter_merge,
+    model_stages.prove_adapter_merged,
     model_stages.prove_resume,
     model_stages.prove_checkpointing,
 )
 QUANTIZED_STAGES = (
     model_stages.prove_qlora_memorizes,
     model_stages.prove_qlora_frozen,
-    model_stages.prove_8bit_optimizer,
     model_stages.prove_int8_base,
 )
 
@@ -147,7 +146,7 @@ def test_an_adapter_merged_at_the_wrong_scale_fails(trained):
         return model
 
     trained.reload_adapter = rescaled
-    assert_red(model_stages.prove_adapter_merge, trained, "relative_difference")
+    assert_red(model_stages.prove_adapter_merged, trained, "relative_difference")
 
 
 def test_a_checkpoint_without_optimizer_state_fails(models):

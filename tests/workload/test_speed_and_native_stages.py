@@ -26,7 +26,7 @@ def outcome(stage, subject):
 
 @pytest.mark.parametrize(
     "stage",
-    [device_stages.prove_compute_rate, device_stages.prove_memory_rate, device_stages.prove_bitsandbytes],
+    [device_stages.prove_compute_rate, device_stages.prove_memory_rate, device_stages.prove_bitsandbytes_native],
     ids=lambda stage: stage.__name__,
 )
 def test_the_stage_passes_on_the_cpu(stage):
@@ -172,7 +172,7 @@ def test_a_mock_library_fails(monkeypatch):
         pass
 
     monkeypatch.setattr(extension, "lib", MockBNBNativeLibrary())
-    result = outcome(device_stages.prove_bitsandbytes, CPU)
+    result = outcome(device_stages.prove_bitsandbytes_native, CPU)
     assert result.status is StageStatus.FAILED and "library is MockBNBNativeLibrary" in result.reason
 
 
@@ -181,12 +181,12 @@ def test_a_broken_quantization_fails(monkeypatch):
 
     right = functional.dequantize_4bit
     monkeypatch.setattr(functional, "dequantize_4bit", lambda packed, state: right(packed, state) * 1.5)
-    assert "round_trip_error" in outcome(device_stages.prove_bitsandbytes, CPU).reason
+    assert "round_trip_error" in outcome(device_stages.prove_bitsandbytes_native, CPU).reason
 
 
 @pytest.mark.full
 def test_every_cache_gives_the_same_tokens(healthy):
-    result = outcome(model_stages.prove_caches_agree, healthy)
+    result = outcome(model_stages.prove_inference, healthy)
     assert result.status is StageStatus.PASSED, result.reason
 
 

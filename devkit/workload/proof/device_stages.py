@@ -35,7 +35,6 @@ from devkit.workload.proof.stages import (
     expect_above,
     expect_at_most,
     expect_equal,
-    record_value,
 )
 
 CPP_COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++", "cl")
@@ -75,7 +74,7 @@ def read_driver_answers(driver: CudaDriver | None, *, gpu_node: bool) -> Iterato
             "driver_library", "absent", "loads, because there is a GPU" if gpu_node else "", not gpu_node
         )
         return
-    yield record_value("driver_cuda", driver.cuda or "unknown")
+    yield StageReading("driver_cuda", driver.cuda or "unknown")
     if gpu_node:
         yield expect_equal("cu_init", driver.init_code, 0)
 
@@ -99,13 +98,13 @@ def can_run_on(target: str, major: int, minor: int) -> bool:
 
 def prove_device(device: Device) -> Iterator[StageReading]:
     """Prove that the device stores tensors and returns them unchanged."""
-    yield record_value("device", device.kind)
-    yield record_value("name", device.name)
-    yield record_value("precision", str(device.precision))
+    yield StageReading("device", device.kind)
+    yield StageReading("name", device.name)
+    yield StageReading("precision", str(device.precision))
     yield standalone.read_copy(device.torch_device)
 
 
-def prove_kernels(device: Device) -> Iterator[StageReading]:
+def prove_kernel(device: Device) -> Iterator[StageReading]:
     """Prove that matrix product and attention, in fp32 and in the proof's precision, agree with the CPU in fp64."""
     precisions = {str(each): TORCH_DTYPES[each] for each in (Precision.FP32, device.precision)}
     yield from standalone.read_kernel_errors(device.torch_device, precisions)
@@ -131,7 +130,7 @@ def prove_compile(device: Device) -> Iterator[StageReading]:
     yield expect_at_most("largest_difference", float((compiled - smooth(values)).abs().max()), 1e-5)
 
 
-def prove_bitsandbytes(device: Device) -> Iterator[StageReading]:
+def prove_bitsandbytes_native(device: Device) -> Iterator[StageReading]:
     """Prove that bitsandbytes' own library packs numbers into 4 bits and steps an optimizer whose state has 8 bits.
 
     Without its library bitsandbytes still imports: a stand-in takes its place and raises only when it is used.
@@ -179,7 +178,7 @@ def prove_triton(device: Device) -> Iterator[StageReading]:
             kernel.multiply_tile[(1,)](*on_gpu, product, SIZE=TILE_SIZE)
             true = left.double() @ right.double()
             error = float((product.cpu().double() - true).abs().max() / true.abs().max())
-            yield record_value("triton", importlib.import_module("triton").__version__)
+            yield StageReading("triton", importlib.import_module("triton").__version__)
             yield expect_at_most("error", error, TRITON_TOLERANCE)
         finally:
             del os.environ["TRITON_CACHE_DIR"]
@@ -270,7 +269,7 @@ def prove_memory_rate(device: Device) -> Iterator[StageReading]:
         promised = gpu.datasheet.bandwidth_gb_per_s if gpu.datasheet else 0.0
         copied = measure_copy_gb_per_s(gpu.torch_device)
         yield judge_rate(f"{gpu.prefix}copy_gb_per_s", copied, promised, MEMORY_SHARE, gpu.datasheet)
-        yield record_value(f"{gpu.prefix}triad_gb_per_s", round(measure_triad_gb_per_s(gpu.torch_device), 3))
+        yield StageReading(f"{gpu.prefix}triad_gb_per_s", round(measure_triad_gb_per_s(gpu.torch_device), 3))
 
 
 def prove_link_rate(device: Device) -> Iterator[StageReading]:
@@ -315,7 +314,7 @@ def judge_rate(name: str, measured: float, promised: float, share: float, row: G
     """Judge a rate by the data sheet. Without a promised rate it is recorded; an inferred row never fails a GPU."""
     measured = round(measured, 3)
     if row is None or not promised:
-        return record_value(name, measured)
+        return StageReading(name, measured)
     least, most = share * promised, MAX_SHARE * promised
     expected = f"{least:.3g} to {most:.3g}; data sheet {promised:.4g}"
     if row.is_inferred:
@@ -327,7 +326,7 @@ def judge_link_rate(name: str, measured: float, promised: float, row: GpuDatashe
     """Judge a link by a minimum alone: some GPUs share their memory with the host, or have a faster link than PCIe."""
     measured = round(measured, 3)
     if row is None or not promised or row.is_inferred:
-        return record_value(name, measured)
+        return StageReading(name, measured)
     return expect_above(name, measured, LINK_SHARE * promised)
 
 

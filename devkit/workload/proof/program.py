@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,45 +23,19 @@ if TYPE_CHECKING:
     from devkit.workload.device import Device
     from devkit.workload.proof.models import ProofModels
 
-ALONE = {
-    "torch": "standalone:import_torch",
-    "bitsandbytes": "stages:import_bitsandbytes",
-    "libraries": "standalone:import_libraries",
-    "torch-build": "device_stages:prove_torch_build",
+MODULES = {
+    "stages": ("bitsandbytes",),
+    "device_stages": (
+        *("torch-build", "device", "kernel", "compute-rate", "memory-rate", "link-rate"),
+        *("bitsandbytes-native", "triton", "compile"),
+    ),
+    "collectives": ("nccl", "gloo"),
+    "run_stages": ("memory-estimate", "preferences", "own-model", "own-job"),
 }
-ON_DEVICE = {
-    "device": "device_stages:prove_device",
-    "kernel": "device_stages:prove_kernels",
-    "compute-rate": "device_stages:prove_compute_rate",
-    "memory-rate": "device_stages:prove_memory_rate",
-    "link-rate": "device_stages:prove_link_rate",
-    "bitsandbytes-native": "device_stages:prove_bitsandbytes",
-    "triton": "device_stages:prove_triton",
-    "nccl": "collectives:prove_nccl",
-    "gloo": "collectives:prove_gloo",
-    "compile": "device_stages:prove_compile",
-}
-ON_MODELS = {
-    "reference": "model_stages:prove_reference",
-    "inference": "model_stages:prove_caches_agree",
-    "memory-estimate": "run_stages:prove_memory_estimate",
-    "preferences": "run_stages:prove_preferences",
-    "own-model": "run_stages:prove_own_model",
-    "own-job": "run_stages:prove_own_job",
-    "lora-memorizes": "model_stages:prove_lora_memorizes",
-    "base-frozen": "model_stages:prove_base_frozen",
-    "adapter-disabled": "model_stages:prove_adapter_disabled",
-    "adapter-reload": "model_stages:prove_adapter_reload",
-    "adapter-merged": "model_stages:prove_adapter_merge",
-    "resume": "model_stages:prove_resume",
-    "checkpointing": "model_stages:prove_checkpointing",
-    "qlora-memorizes": "model_stages:prove_qlora_memorizes",
-    "qlora-frozen": "model_stages:prove_qlora_frozen",
-    "optimizer-8bit": "model_stages:prove_8bit_optimizer",
-    "int8-base": "model_stages:prove_int8_base",
-}
-"""Stage name -> module:function, by the argument that the function takes. Modules are imported when their stage runs,
-so that an import which fails or crashes is that stage's result."""
+"""Module -> its stages, each a function `prove_<name>`; all others are in model_stages. A module is imported when its
+stage runs, so that an import which fails or crashes is that stage's result."""
+
+IMPORTS = {"torch": standalone.import_torch, "libraries": standalone.import_libraries}
 
 
 class Proof:
@@ -87,14 +62,13 @@ class Proof:
 
     def prove(self, name: str) -> Iterable[StageReading]:
         """Return the readings of a stage."""
-        target = ALONE.get(name) or ON_DEVICE.get(name) or ON_MODELS[name]
-        module, _, function = target.partition(":")
+        if name in IMPORTS:
+            return IMPORTS[name]()
+        module = next((module for module, names in MODULES.items() if name in names), "model_stages")
         prove: Callable[..., Iterable[StageReading]] = getattr(
-            importlib.import_module(f"devkit.workload.proof.{module}"), function
+            importlib.import_module(f"devkit.workload.proof.{module}"), f"prove_{name.replace('-', '_')}"
         )
-        if name in ALONE:
-            return prove()
-        return prove(self._device if name in ON_DEVICE else self._models)
+        return prove(*(self._device if each == "device" else self._models for each in signature(prove).parameters))
 
     @cached_property
     def _device(self) -> "Device":

@@ -27,8 +27,6 @@ from devkit.workload.proof.stages import (
     expect_above,
     expect_at_most,
     expect_equal,
-    record_series,
-    record_value,
 )
 
 OWN_MODEL_STEPS = 8
@@ -66,10 +64,10 @@ def prove_own_model(proof: ProofModels) -> Iterator[StageReading]:
         model=model, sequence=OWN_MODEL_SEQUENCE, batch=1, steps=OWN_MODEL_STEPS, learning_rate=LEARNING_RATE
     )
     ran = _finetune(proof, settings, proof.folder / "own-model")
-    yield record_series("losses", ran.losses)
-    yield record_value("first_loss", ran.losses[0])
+    yield StageReading("losses", tuple(ran.losses))
+    yield StageReading("first_loss", ran.losses[0])
     yield expect_at_most("last_loss", ran.losses[-1], ran.losses[0] * LEARNED_SHARE)
-    yield record_value("tokens_per_s", ran.record["tokens_per_s"])
+    yield StageReading("tokens_per_s", ran.record["tokens_per_s"])
     yield from _compare_memory(ran)
     sentence = proof.settings.sentence
     words = sentence.split()
@@ -81,10 +79,10 @@ def prove_own_model(proof: ProofModels) -> Iterator[StageReading]:
     with_adapter = _compute_sentence_loss(session, sentence)
     with disable_adapter(session.generator.model):
         without_adapter = _compute_sentence_loss(session, sentence)
-    yield record_value("loss_without_adapter", without_adapter)
+    yield StageReading("loss_without_adapter", without_adapter)
     yield expect_at_most("loss_with_adapter", with_adapter, without_adapter * LEARNED_SHARE)
     (answer,) = session.generate_many([Prompt(" ".join(words[: len(words) // 2]))])
-    yield record_value("generated", answer.text)
+    yield StageReading("generated", answer.text)
     yield StageReading("generated_characters", len(answer.text), "> 0", bool(answer.text))
 
 
@@ -119,20 +117,20 @@ def prove_own_job(proof: ProofModels) -> Iterator[StageReading]:
     steps = [event for event in events if event["event"] == "step"]
     start = next(event for event in events if event["event"] == "start")
     yield expect_equal("steps", len(steps), min(JOB_STEPS, start["steps"]))
-    yield record_series("losses", ran.losses)
+    yield StageReading("losses", tuple(ran.losses))
     yield expect_equal("losses_are_finite", all(math.isfinite(loss) for loss in ran.losses), wanted=True)
     # The first step also allocates memory and starts threads, and compiles.
     later = steps[1:] or steps
     seconds = statistics.median(event["seconds"] for event in later)
-    yield record_value("seconds_per_step", round(seconds, 3))
-    yield record_value("tokens_per_s", round(statistics.median(event["tokens_per_s"] for event in later), 1))
-    yield record_value("steps_of_the_job", start["steps"])
-    yield record_value("predicted_seconds", round(start["steps"] * seconds))
-    yield record_value("micro_batch", start["micro_batch"])
+    yield StageReading("seconds_per_step", round(seconds, 3))
+    yield StageReading("tokens_per_s", round(statistics.median(event["tokens_per_s"] for event in later), 1))
+    yield StageReading("steps_of_the_job", start["steps"])
+    yield StageReading("predicted_seconds", round(start["steps"] * seconds))
+    yield StageReading("micro_batch", start["micro_batch"])
     estimated = ran.record.get("estimated")
     if estimated and proof.device.kind == "cpu":
-        yield record_value("peak_resident_bytes", max(event.get("peak_resident_bytes", 0) for event in steps))
-        yield record_value("estimated_allocated_peak_bytes", estimated["allocated_peak_bytes"])
+        yield StageReading("peak_resident_bytes", max(event.get("peak_resident_bytes", 0) for event in steps))
+        yield StageReading("estimated_allocated_peak_bytes", estimated["allocated_peak_bytes"])
     yield from _compare_memory(ran)
 
 
@@ -161,7 +159,7 @@ def prove_preferences(proof: ProofModels) -> Iterator[StageReading]:
     )
     events: list[dict[str, Any]] = []
     ran = _run(proof, settings, events.append)
-    yield record_series("losses", ran.losses)
+    yield StageReading("losses", tuple(ran.losses))
     # Before the first step, the policy is its reference.
     yield StageReading("first_loss", ran.losses[0], "ln 2 +- 0.01", abs(ran.losses[0] - math.log(2)) < 0.01)
     (held_out,) = [event for event in events if event["event"] == "eval"]
@@ -210,6 +208,6 @@ def _compare_memory(ran: FinishedRun) -> Iterator[StageReading]:
     least, most = wanted / ESTIMATE_FACTOR, wanted * ESTIMATE_FACTOR
     expected = f"{least:.4g} to {most:.4g}; estimate {wanted}"
     yield StageReading("allocated_peak_bytes", peak, expected, least <= peak <= most)
-    yield record_value("reserved_peak_bytes", measured["reserved_peak_bytes"])
-    yield record_value("estimated_allocated_peak_bytes", wanted)
-    yield record_value("estimate_is_off_percent", round(100 * (wanted - peak) / peak, 1))
+    yield StageReading("reserved_peak_bytes", measured["reserved_peak_bytes"])
+    yield StageReading("estimated_allocated_peak_bytes", wanted)
+    yield StageReading("estimate_is_off_percent", round(100 * (wanted - peak) / peak, 1))

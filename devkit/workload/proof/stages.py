@@ -66,21 +66,6 @@ expect_equal = standalone.expect
 expect_at_most = standalone.expect_at_most
 
 
-def record_value(name: str, measured: ReadingValue) -> StageReading:
-    """Return a reading for the record, which cannot fail."""
-    return StageReading(name, measured)
-
-
-def record_series(name: str, values: Iterable[float]) -> StageReading:
-    """Return values in their order, such as the loss before each step, for the record."""
-    return StageReading(name, tuple(values))
-
-
-def expect_different(name: str, measured: ReadingValue, from_value: ReadingValue) -> StageReading:
-    """Return a reading that must not be `from_value`: the negative control of `expect_equal`."""
-    return StageReading(name, measured, f"not {from_value}", measured != from_value)
-
-
 def expect_above(name: str, measured: float, limit: float) -> StageReading:
     """Return a reading that must exceed `limit`. NaN always fails."""
     return StageReading(name, measured, f"> {limit:g}", measured > limit)
@@ -190,7 +175,6 @@ STAGES = (
     StageSpec("memory-estimate", "training takes the estimated memory", _MODEL, budget_s=15, **_BY_MACHINE),
     StageSpec("own-model", "the given model learns and answers", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
     StageSpec("own-job", "five steps of the given job train", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
-    StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", _QUANTIZED, Depth.FULL, 4),
     StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
     StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),
     StageSpec("preferences", "DPO prefers the chosen answers", _MODEL, Depth.FULL, 40, **_BY_MACHINE),
@@ -233,7 +217,7 @@ def skip_for_failed_need(stage: StageSpec, results: Mapping[str, StageResult]) -
     return StageResult(stage.name, StageStatus.SKIPPED, reason=reason) if reason else None
 
 
-def import_bitsandbytes() -> Iterator[StageReading]:
+def prove_bitsandbytes() -> Iterator[StageReading]:
     """Import bitsandbytes. If that fails, it is hidden, because peft would fail to import with it."""
     version = find_installed_version("bitsandbytes")
     if version is None:
@@ -243,4 +227,4 @@ def import_bitsandbytes() -> Iterator[StageReading]:
     except Exception:
         hide_bitsandbytes()
         raise
-    yield record_value("version", version)
+    yield StageReading("version", version)
