@@ -19,7 +19,7 @@ from devkit.export.job_settings import JobSettings
 from devkit.facts.values import ComputeCapability
 from devkit.solver.plan import Plan, Vendor
 from devkit.text import format_bytes, format_duration
-from devkit.workload.finetune.decisions import AttentionTraits, Corpus, DeviceKind, Hardware, decide
+from devkit.workload.finetune.decisions import AttentionTraits, DeviceKind, Hardware, decide
 from devkit.workload.finetune.files import BaseQuantization, is_packed_before_sharding
 from devkit.workload.finetune.settings import FinetuneSettings
 
@@ -101,7 +101,7 @@ def estimate_needs(
         settings,
         device,
         traits=AttentionTraits(name=settings.model),
-        corpus=Corpus([settings.sequence] * settings.batch),
+        lengths=[settings.sequence] * settings.batch,
         estimator=lambda training: estimate_training(shape, training),
     )
     training = decisions.to_training_settings(settings, world=hardware.processes)

@@ -20,7 +20,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -587,28 +586,17 @@ def write_synced(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord
     An OSError is raised after the last chunk, and what comes in between is dropped: the other ranks keep sending their
     shards of each tensor until the last one, whatever happened here.
     """
-    digest, size = hashlib.sha256(), 0
-    file: FileIO | None = None
-    failure: OSError | None = None
+    digest, size, rest = hashlib.sha256(), 0, iter(chunks)
     try:
-        file = FileIO(path, "x")
-    except OSError as error:
-        failure = error
-    for chunk in chunks:
-        left = memoryview(chunk)
-        digest.update(left)
-        size += len(left)
-        try:
-            while left and file is not None and failure is None:
-                left = left[file.write(left) :]
-        except OSError as error:
-            failure = error
-    if file is not None:
-        with file:
-            if failure is None:
-                os.fsync(file.fileno())
-    if failure is not None:
-        raise failure
+        with path.open("xb") as file:
+            for chunk in rest:
+                digest.update(chunk)
+                size += file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        for _ in rest:
+            pass
     return FileRecord(size, digest.hexdigest())
 
 

@@ -11,7 +11,6 @@ https://huggingface.co/docs/transformers/main/en/attention_interface.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, TypeVar
 
 from devkit.errors import DevkitError
@@ -119,18 +118,6 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """The training data by its lengths in tokens, one for each text."""
-
-    lengths: Sequence[int]
-
-    @cached_property
-    def tokens(self) -> int:
-        """Tokens of all texts."""
-        return sum(self.lengths)
-
-
-@dataclass(frozen=True)
 class RowLengths:
     """The lengths in tokens of the rows that a run trains on, longest first; `is_padded` to the longest of a pass."""
 
@@ -138,12 +125,12 @@ class RowLengths:
     is_padded: bool
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus, *, sequence: int, packing: bool, attention: Attention) -> "RowLengths":
-        """Return the rows of this data: packed ones are taken as full."""
+    def from_texts(cls, lengths: Sequence[int], *, sequence: int, packing: bool, attention: Attention) -> "RowLengths":
+        """Return the rows of texts of these lengths: packed ones are taken as full."""
         if packing:
-            length = min(sequence, corpus.tokens)
-            return cls([length] * -(-corpus.tokens // length), is_padded=False)
-        return cls(sorted(corpus.lengths, reverse=True), is_padded=attention is not Attention.VARLEN)
+            length = min(sequence, sum(lengths))
+            return cls([length] * -(-sum(lengths) // length), is_padded=False)
+        return cls(sorted(lengths, reverse=True), is_padded=attention is not Attention.VARLEN)
 
     @property
     def mean(self) -> int:
@@ -335,14 +322,16 @@ def decide(
     hardware: Hardware,
     *,
     traits: AttentionTraits,
-    corpus: Corpus,
+    lengths: Sequence[int],
     estimator: MemoryEstimator | None,
 ) -> Decisions:
-    """Decide what `settings` leave open. `estimator` is None if the model's shape is not known.
+    """Decide what `settings` leave open, by the lengths of the texts in tokens.
+
+    `estimator` is None if the model's shape is not known.
 
     Raises DevkitError for settings that cannot work.
     """
-    compute = _ComputeDecisions(settings, hardware, traits, corpus)
+    compute = _ComputeDecisions(settings, hardware, traits, lengths)
     if settings.batch < hardware.world_size:
         raise DevkitError(
             f"--batch {settings.batch} cannot be divided among {hardware.world_size} processes",
@@ -370,17 +359,17 @@ def decide(
         estimate=None,
         reasons=(),
     )
-    lengths = RowLengths.from_corpus(
-        corpus, sequence=settings.sequence, packing=compute.packing, attention=compute.attention
+    row_lengths = RowLengths.from_texts(
+        lengths, sequence=settings.sequence, packing=compute.packing, attention=compute.attention
     )
     # With fewer rows than a step takes, every step has all of them.
-    rows = min(rows, -(-len(lengths.longest_first) // hardware.world_size))
+    rows = min(rows, -(-len(row_lengths.longest_first) // hardware.world_size))
     if settings.objective is not Objective.SFT and rows % (settings.micro_batch or 1):
         raise DevkitError(
             f"--micro-batch {settings.micro_batch} does not divide the {rows} rows of a step",
             "TRL averages over micro-batches, which must be equally large.",
         )
-    for fit in _candidates(settings, hardware, rows, lengths):
+    for fit in _candidates(settings, hardware, rows, row_lengths):
         if estimator is not None:
             candidate = replace(
                 draft,
@@ -389,7 +378,7 @@ def decide(
                 checkpointing=fit.checkpointing,
                 optimizer=fit.optimizer,
             )
-            tokens = lengths.largest_pass(fit.micro_batch)
+            tokens = row_lengths.largest_pass(fit.micro_batch)
             training = candidate.to_training_settings(settings, world=hardware.world_size, tokens_per_pass=tokens)
             if hardware.kind in (DeviceKind.CPU, DeviceKind.MPS) and training.attention is Attention.SDPA:
                 # Fused kernels there compute grouped heads in fp32, which those of CUDA do not.
@@ -432,7 +421,9 @@ class _ComputeDecisions:
     The constructor raises DevkitError for settings that cannot work.
     """
 
-    def __init__(self, settings: FinetuneSettings, hardware: Hardware, traits: AttentionTraits, corpus: Corpus) -> None:
+    def __init__(
+        self, settings: FinetuneSettings, hardware: Hardware, traits: AttentionTraits, lengths: Sequence[int]
+    ) -> None:
         self._settings = settings
         self._hardware = hardware
         self._by_trl = {} if settings.objective is Objective.SFT else _list_choices_of_trl(settings, traits)
@@ -459,7 +450,7 @@ class _ComputeDecisions:
             self.warnings.append(f"--optimizer {optimizer} pages on NVIDIA GPUs only")
         self.adapter_precision = self._choose_adapter_precision()
         self.attention = self._choose_attention(traits)
-        self.packing = self._choose_packing(traits, corpus)
+        self.packing = self._choose_packing(traits, lengths)
         self.loss = self._choose_loss()
         self.compile = self._choose_compile()
         self.sharding = self._choose_sharding()
@@ -508,13 +499,13 @@ class _ComputeDecisions:
             )
         return self._record("attention", setting, best, because)
 
-    def _choose_packing(self, traits: AttentionTraits, corpus: Corpus) -> bool:
+    def _choose_packing(self, traits: AttentionTraits, lengths: Sequence[int]) -> bool:
         refusal = find_packing_refusal(traits)
         if refusal is None and self.attention not in (Attention.VARLEN, Attention.FLASH):
             refusal = f"{self.attention} attention would compute the whole row for every short text in it"
         if self._settings.packing and refusal is not None:
             raise DevkitError(f"--packing is not possible: {refusal}", "Leave out --packing.")
-        choice = (False, refusal) if refusal else _choose_packing(self._settings, corpus)
+        choice = (False, refusal) if refusal else _choose_packing(self._settings, lengths)
         return self._record("packing", self._settings.packing, *choice)
 
     def _choose_loss(self) -> Loss:
@@ -616,8 +607,8 @@ def choose_precision(method: Method, hardware: Hardware) -> tuple[Precision, str
     return Precision.FP16, f"{reason}; the loss is scaled"
 
 
-def _choose_packing(settings: FinetuneSettings, corpus: Corpus) -> tuple[bool, str]:
-    steps_per_epoch = corpus.tokens / settings.sequence / settings.batch
+def _choose_packing(settings: FinetuneSettings, lengths: Sequence[int]) -> tuple[bool, str]:
+    steps_per_epoch = sum(lengths) / settings.sequence / settings.batch
     steps = settings.steps or round(settings.epochs * steps_per_epoch)
     # A number of steps that the user set stays; packing is worth it there unless every step sees the same rows.
     if steps < MIN_PACKED_STEPS and (settings.steps is None or steps_per_epoch < MIN_STEPS_PER_EPOCH):
@@ -626,7 +617,7 @@ def _choose_packing(settings: FinetuneSettings, corpus: Corpus) -> tuple[bool, s
         if settings.steps is None:
             because = f"packed, the run would be {format_count(max(1, steps), 'step')}"
         return False, f"{because}; this attention never pads"
-    length = corpus.tokens // max(1, len(corpus.lengths))
+    length = sum(lengths) // max(1, len(lengths))
     return True, f"texts of {length} tokens on average fill rows of {settings.sequence}, without cross-attention"
 
 

@@ -25,7 +25,7 @@ from devkit.workload.finetune.dataset import (
     limit_to_context_length,
     tokenize_records,
 )
-from devkit.workload.finetune.decisions import Corpus, Decisions, build_memory_estimator, decide
+from devkit.workload.finetune.decisions import Decisions, build_memory_estimator, decide
 from devkit.workload.finetune.distributed import Ranks, join_process_group
 from devkit.workload.finetune.events import METRICS_FILE, NO_TRACKERS, Events, Listener, Trackers
 from devkit.workload.finetune.files import (
@@ -268,7 +268,7 @@ def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
             inputs.settings,
             hardware,
             traits=read_attention_traits(inputs.config),
-            corpus=Corpus(lengths),
+            lengths=lengths,
             estimator=build_memory_estimator(inputs.files.config, whole_parameters=inputs.whole_parameters),
         )
     )

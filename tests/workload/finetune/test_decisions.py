@@ -10,7 +10,7 @@ from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import Attention, Loss, Method, Objective, Optimizer, Precision, Sharding
 from devkit.estimate.training import estimate_training
 from devkit.facts.values import ComputeCapability
-from devkit.workload.finetune.decisions import USER_CHOICE, AttentionTraits, Corpus, DeviceKind, Hardware, decide
+from devkit.workload.finetune.decisions import USER_CHOICE, AttentionTraits, DeviceKind, Hardware, decide
 from devkit.workload.finetune.settings import FinetuneSettings
 
 GIB = 1024**3
@@ -27,7 +27,7 @@ LLAMA_8B = {
     "tie_word_embeddings": False,
 }
 TRAITS = AttentionTraits(name="llama", head=128, value_head=128)
-MANY_TEXTS = Corpus([300] * 10_000)
+MANY_TEXTS = [300] * 10_000
 NEED = partial(estimate_training, build_model_shape(LLAMA_8B))
 
 
@@ -53,9 +53,9 @@ OLD_APPLE = Hardware(kind=DeviceKind.MPS, name="Apple GPU", free_bytes=100 * GIB
 CPU = Hardware(kind=DeviceKind.CPU, name="a CPU", free_bytes=64 * GIB, packages=frozenset({"bitsandbytes"}))
 
 
-def decided(hardware, *, corpus=MANY_TEXTS, estimator=NEED, traits=TRAITS, **wishes):
+def decided(hardware, *, lengths=MANY_TEXTS, estimator=NEED, traits=TRAITS, **wishes):
     settings = FinetuneSettings(model="m", data=("d",), **wishes)
-    return decide(settings, hardware, traits=traits, corpus=corpus, estimator=estimator)
+    return decide(settings, hardware, traits=traits, lengths=lengths, estimator=estimator)
 
 
 @pytest.mark.parametrize(
@@ -169,17 +169,17 @@ def test_processes_share_a_batch_and_each_has_its_own_passes():
 
 
 def test_memory_is_that_of_the_datas_lengths_and_not_of_the_longest_possible_row():
-    short = decided(CPU, corpus=Corpus([52] * 240))
+    short = decided(CPU, lengths=[52] * 240)
     assert (short.checkpointing, short.micro_batch, short.accumulation) == (False, 16, 1)
-    long = decided(CPU, corpus=Corpus([2048] * 16))
+    long = decided(CPU, lengths=[2048] * 16)
     assert short.estimate.allocated_peak_bytes < 0.9 * long.estimate.allocated_peak_bytes
-    assert decided(CPU, corpus=Corpus([52] * 240), sequence=4096).estimate == short.estimate
+    assert decided(CPU, lengths=[52] * 240, sequence=4096).estimate == short.estimate
 
 
 def test_one_long_text_counts_once_where_nothing_is_padded_and_for_all_rows_where_they_are():
-    lengths = Corpus([2048] + [52] * 239)
+    lengths = [2048] + [52] * 239
     flat, padded = (
-        decided(H200, corpus=lengths, attention=attention, micro_batch=16, checkpointing=False)
+        decided(H200, lengths=lengths, attention=attention, micro_batch=16, checkpointing=False)
         for attention in (Attention.VARLEN, Attention.SDPA)
     )
     assert flat.estimate.allocated_peak_bytes < 0.3 * padded.estimate.allocated_peak_bytes
@@ -203,10 +203,10 @@ def test_without_an_estimate_a_gpu_begins_with_the_least():
 
 def test_a_given_number_of_steps_is_packed_unless_the_same_rows_repeat():
     """24 steps a run, however long; an epoch of 8 rows has as many steps as its full rows make."""
-    enough, too_few = (Corpus([64] * (steps * 8 * 32)) for steps in (4, 3))
-    assert decided(H100, corpus=enough, batch=8, sequence=2048, steps=24).packing
-    assert not decided(H100, corpus=too_few, batch=8, sequence=2048, steps=24).packing
-    assert not decided(H100, corpus=enough, batch=8, sequence=2048, epochs=6).packing
+    enough, too_few = ([64] * (steps * 8 * 32) for steps in (4, 3))
+    assert decided(H100, lengths=enough, batch=8, sequence=2048, steps=24).packing
+    assert not decided(H100, lengths=too_few, batch=8, sequence=2048, steps=24).packing
+    assert not decided(H100, lengths=enough, batch=8, sequence=2048, epochs=6).packing
 
 
 def test_a_model_whose_texts_must_not_share_a_row_is_not_packed():
