@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from devkit.estimate.settings import Precision
+from devkit.estimate.settings import Method, Precision
 from devkit.facts.values import ComputeCapability
 from devkit.probe.host import Host, LocalHost
 from devkit.probe.machine.control_group import read_cgroup
 from devkit.probe.machine.operating_system import parse_memory_size
-from devkit.workload.finetune.decisions import DeviceKind, Hardware
+from devkit.workload.finetune.decisions import DeviceKind, Hardware, choose_precision
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 KERNEL_MODULE_VERSION_FILE = Path("/proc/driver/nvidia/version")
@@ -77,12 +77,6 @@ def has_gpu_node(folder: Path = DEVICE_FOLDER) -> bool:
     return (folder / "dxg").exists() or any(re.fullmatch(r"nvidia\d+", node.name) for node in folder.glob("nvidia*"))
 
 
-MIN_BF16_CAPABILITY_MAJOR = 8
-"""Compute capability 8.0 (Ampere) is the first with bf16 arithmetic.
-
-Source: CUDA C++ Programming Guide, "Arithmetic instructions".
-"""
-
 TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
@@ -115,7 +109,14 @@ def choose_device(wanted: Precision | None = None) -> Device:
     if torch.cuda.is_available():
         found, count = torch.cuda.get_device_properties(0), torch.cuda.device_count()
         capability = f"{found.major}.{found.minor}"
-        precision, because = (wanted, "requested") if wanted else choose_precision(found.major, capability)
+        precision, because = wanted or Precision.FP32, "requested"
+        if wanted is None:
+            # Without its free memory, which would take some of the first GPU in every process.
+            kind = DeviceKind.CUDA if torch.version.hip is None else DeviceKind.ROCM
+            hardware = Hardware(
+                kind=kind, name=found.name, free_bytes=0, capability=ComputeCapability(found.major, found.minor)
+            )
+            precision, because = choose_precision(Method.LORA, hardware)
         reason = f"torch sees {count} GPU{'s' if count > 1 else ''}"
         return Device(
             "cuda", found.name, reason, precision, because, capability, memory_bytes=found.total_memory, count=count
@@ -134,15 +135,6 @@ def choose_cpu(wanted: Precision | None = None) -> Device:
     with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
         name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
     return Device("cpu", name, "torch sees no GPU", precision, because)
-
-
-def choose_precision(capability_major: int, capability: str) -> tuple[Precision, str]:
-    """Choose bf16 where the GPU computes in it, else fp16; adapters stay fp32 either way."""
-    if torch.version.hip is not None:
-        return Precision.BF16, "ROCm GPUs that torch supports compute in bf16"
-    if capability_major >= MIN_BF16_CAPABILITY_MAJOR:
-        return Precision.BF16, f"compute capability {capability} computes in bf16"
-    return Precision.FP16, f"compute capability {capability} is below 8.0, the first with bf16; adapters stay fp32"
 
 
 def describe_device(device: Device, driver: CudaDriver | None) -> dict[str, str | int]:

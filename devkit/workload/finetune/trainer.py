@@ -219,6 +219,9 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
     def start(self) -> None:
         """Find the state to start from: the newest checkpoint, if any."""
         settings, progress = self._settings, self.progress
+        if self._ranks.device.type == "cuda":
+            # The peaks are those of the steps, and not of loading.
+            torch.cuda.reset_peak_memory_stats(self._ranks.device)
         require_checkpoint_space(settings.output, self._trained, ranks=self._ranks, keep=settings.keep)
         if settings.resume:
             self._find_checkpoint()

@@ -21,7 +21,6 @@ from devkit.compat.gpus import find_datasheet
 from devkit.compat.version_tables import GpuDatasheet
 from devkit.estimate.settings import Precision
 from devkit.workload.device import (
-    MIN_BF16_CAPABILITY_MAJOR,
     TORCH_DTYPES,
     CudaDriver,
     Device,
@@ -252,7 +251,7 @@ def prove_compute_rate(device: Device) -> Iterator[StageReading]:
         if device.kind != "cuda":
             precisions = (Precision.FP32,)
         elif index == 0:
-            has_bf16 = int(device.capability.split(".")[0]) >= MIN_BF16_CAPABILITY_MAJOR
+            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
             precisions = (Precision.FP32, Precision.FP16, *((Precision.BF16,) if has_bf16 else ()))
         for precision in precisions:
             measured = measure_matrix_tflops(gpu.torch_device, precision)
