@@ -23,6 +23,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
 from devkit.probe.children import sample_gpu
 from devkit.text import format_bytes, format_count, format_duration, format_number, to_one_line, wrap_text
+from devkit.whole_files import write_whole
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -38,6 +39,8 @@ OBJECTIVE_METRICS = ("margin", "accuracy", "reward")
 
 TRANSIENT_EVENTS = frozenset({"reading"})
 """Events that the next of their kind makes obsolete: listeners get them, the file does not."""
+
+WRITE_HINT = "Free space there, or name a folder on another disk with --output."
 
 READING_INTERVAL_S = 1.0
 """Often enough for a line that visibly moves, seldom enough for a reader of JSON."""
@@ -96,10 +99,7 @@ def explain_write_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DevkitError(
-            f"cannot write {file}: {error.strerror}",
-            "Free space there, or name a folder on another disk with --output.",
-        ) from error
+        raise DevkitError(f"cannot write {file}: {error.strerror}", WRITE_HINT) from error
 
 
 def read_events(file: Path) -> list[Event]:
@@ -116,17 +116,7 @@ def drop_events_after(file: Path, step: int) -> None:
         for event, line in _events_with_lines(file)
         if event["event"] not in STEP_EVENTS or event.get("step", 0) <= step
     ]
-    replace_text(file, "".join(f"{line}\n" for line in kept))
-
-
-def replace_text(file: Path, text: str) -> None:
-    """Replace the text of `file` completely or not at all."""
-    new = file.with_name(f"{file.name}.tmp")
-    with new.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    new.replace(file)
+    write_whole(file, "".join(f"{line}\n" for line in kept).encode(), hint=WRITE_HINT)
 
 
 def _events_with_lines(file: Path) -> Iterator[tuple[Event, str]]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder, remove_if_empty
 from devkit.text import to_one_line
+from devkit.whole_files import write_whole
 from devkit.workload.environment import describe_environment
 from devkit.workload.finetune.events import ADAPTER_FOLDER as ADAPTER_FOLDER
-from devkit.workload.finetune.events import METRICS_FILE, explain_write_errors, read_events, replace_text
+from devkit.workload.finetune.events import METRICS_FILE, WRITE_HINT, read_events
 from devkit.workload.finetune.process import RunOutcome
 from devkit.workload.finetune.settings import FinetuneSettings
 
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 SettingValue = str | int | float | bool | None | list[str]
 """A setting as JSON has it."""
 
-LEFTOVER = re.compile(r"(?:step-\d{1,18}|latest|run\.json|metrics\.jsonl|adapter|model)\.(?:tmp|old)(?:-\d{1,18})?")
+LEFTOVER = re.compile(
+    r"(?:step-\d{1,18}|latest|run\.json|metrics\.jsonl|adapter|model)\.(?:tmp|old)(?:-\d{1,18})?"
+    r"|\.(?:run\.json|metrics\.jsonl)\.\d{1,18}-\d{1,18}"
+)
 """Names of what a run was writing when it was killed; earlier releases added their process number."""
 
 
@@ -139,9 +143,8 @@ def _refuse_output(output: Path, error: OSError) -> DevkitError:
 
 def write_run_record(output: Path, document: Mapping[str, Any]) -> None:
     """Write run.json completely or not at all. Raises DevkitError if the disk does not take it."""
-    path = output / RECORD_FILE
-    with explain_write_errors(path):
-        replace_text(path, json.dumps({"schema": RUN_SCHEMA, **document}, indent=2, allow_nan=False) + "\n")
+    text = json.dumps({"schema": RUN_SCHEMA, **document}, indent=2, allow_nan=False) + "\n"
+    write_whole(output / RECORD_FILE, text.encode(), hint=WRITE_HINT)
 
 
 class RunRecord:

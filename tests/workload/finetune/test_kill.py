@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 from devkit.workload.finetune.checkpoint import list_checkpoints, verify_checkpoint
+from devkit.workload.finetune.run_folder import LEFTOVER
 from tests.workload.finetune.command_line import finetune_words
 
 STEPS, SAVE_EVERY = 9, 2
@@ -116,7 +117,7 @@ def test_a_run_that_is_killed_repeatedly_ends_as_an_uninterrupted_one(
         check_nothing_was_lost(run, output, before)
     run_to_its_end(run_factory, zygote, output, 1)
     assert Outcome(output) == untouched(1)
-    assert not [path.name for path in output.iterdir() if ".tmp-" in path.name or ".old-" in path.name]
+    assert not [path.name for path in output.iterdir() if LEFTOVER.fullmatch(path.name)]
 
 
 PARTS = ("--sharding", "zero3")
