@@ -8,7 +8,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +37,6 @@ from devkit.workload.proof import standalone
 from devkit.workload.proof.stages import ProofSettings
 from devkit.workload.proof.standalone import BOS, EOS, decode, make_llama
 
-VOCABULARY_SIZE = 8192
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
@@ -90,28 +88,34 @@ def copy_packed_weights(model: Model) -> dict[str, torch.Tensor]:
     }
 
 
-def write_random_llama(folder: Path, *, seed: int, hidden: int = 1024, layers: int = 8) -> Path:
-    """Write a Llama of a hundred million parameters in bf16 to disk, with a tokenizer of bytes. Returns `folder`.
+def write_random_llama(
+    folder: Path,
+    *,
+    seed: int,
+    hidden: int = 1024,
+    layers: int = 8,
+    inner: int = 0,
+    heads: int = 0,
+    kv_heads: int = 0,
+    vocabulary: int = 8192,
+) -> Path:
+    """Write a Llama with random weights in bf16, by default a hundred million, and a tokenizer of bytes. Returns `folder`.
 
     It is for figures that the tiny model would not show, and devkit finetune can load it.
     """
-    config = LlamaConfig(
-        vocab_size=VOCABULARY_SIZE,
-        hidden_size=hidden,
-        intermediate_size=hidden * 11 // 4,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=hidden // 128,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-    )
-    return save_random_llama(config, folder, seed=seed)
-
-
-def save_random_llama(config: LlamaConfig, folder: Path, *, seed: int) -> Path:
-    """Save random weights of this configuration in bf16, and a tokenizer of bytes. Returns `folder`."""
     bos, eos = 256, 257
-    config.bos_token_id, config.eos_token_id = bos, eos
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=inner or hidden * 11 // 4,
+        num_hidden_layers=layers,
+        num_attention_heads=heads or hidden // 64,
+        num_key_value_heads=kv_heads or hidden // 128,
+        max_position_embeddings=8192,
+        tie_word_embeddings=False,
+        bos_token_id=bos,
+        eos_token_id=eos,
+    )
     torch.manual_seed(seed)
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
@@ -119,9 +123,9 @@ def save_random_llama(config: LlamaConfig, folder: Path, *, seed: int) -> Path:
         LlamaForCausalLM(config).save_pretrained(str(folder))
     finally:
         torch.set_default_dtype(default)
-    vocabulary = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    vocabulary |= {SPECIAL_TOKENS["bos_token"]: bos, SPECIAL_TOKENS["eos_token"]: eos}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    ids = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    ids |= {SPECIAL_TOKENS["bos_token"]: bos, SPECIAL_TOKENS["eos_token"]: eos}
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL_TOKENS).save_pretrained(str(folder))
@@ -151,17 +155,6 @@ class TunedModel:
     base_text: str
     frozen_tensors: int
     changed_tensors: list[str]
-
-
-@dataclass(frozen=True)
-class ResumeRuns:
-    """Three runs to the same step: without a break, stopped and resumed, and resumed without optimizer state."""
-
-    straight: Model
-    straight_losses: list[float]
-    resumed: Model
-    resumed_losses: list[float]
-    without_optimizer_state: Model
 
 
 class ProofModels:
@@ -277,18 +270,8 @@ class ProofModels:
         torch.save(state, folder / STATE_FILE)
         return folder
 
-    @cached_property
-    def resume_runs(self) -> ResumeRuns:
-        """The same run without a break and in two halves, with dropout so that random numbers matter."""
-        half = self.settings.resume_steps // 2
-        straight = self.attach_lora(self.build_base(), dropout=self.settings.resume_dropout)
-        straight_losses = self.train(straight, self.build_optimizer(straight), self.settings.resume_steps)
-        resumed, resumed_losses = self._resume(half, with_optimizer_state=True)
-        without_state, _ = self._resume(half, with_optimizer_state=False)
-        return ResumeRuns(straight, straight_losses[half:], resumed, resumed_losses, without_state)
-
-    def _resume(self, steps: int, *, with_optimizer_state: bool) -> tuple[Model, list[float]]:
-        """Resume from the checkpoint. Without the optimizer state it is the negative control."""
+    def resume(self, *, with_optimizer_state: bool) -> tuple[Model, list[float]]:
+        """Train the second half, from the checkpoint. Without the optimizer state it is the negative control."""
         folder = self.checkpoint_folder
         model = PeftModel.from_pretrained(self.build_base(), str(folder / PROOF_ADAPTER_FOLDER), is_trainable=True)
         optimizer = self.build_optimizer(model)
@@ -298,7 +281,7 @@ class ProofModels:
         torch.set_rng_state(state["rng"])
         if "cuda_rng" in state:
             torch.cuda.set_rng_state(state["cuda_rng"])
-        return model, self.train(model, optimizer, steps)
+        return model, self.train(model, optimizer, self.settings.resume_steps // 2)
 
 
 def list_trainable(model: Model) -> list[torch.nn.Parameter]:
@@ -334,30 +317,9 @@ def prepare_for_kbit_training(base: Model) -> Model:
     )
 
 
-def disable_adapter(model: Model) -> AbstractContextManager[object]:
-    """Return a context in which the adapter is off; a model without one stays as it is."""
-    disabled: AbstractContextManager[object] = (
-        model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
-    )
-    return disabled
-
-
-def main() -> None:
-    """Write the model, on the GPU if there is one."""
-    folder, size = Path(sys.argv[1]), json.loads(sys.argv[2])
-    config = LlamaConfig(
-        vocab_size=size["vocabulary"],
-        hidden_size=size["hidden"],
-        intermediate_size=size["inner"],
-        num_hidden_layers=size["layers"],
-        num_attention_heads=size["heads"],
-        num_key_value_heads=size["kv_heads"],
-        max_position_embeddings=8192,
-        tie_word_embeddings=False,
-    )
-    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    save_random_llama(config, folder, seed=1)
-
-
 if __name__ == "__main__":
-    main()
+    # On the GPU if there is one.
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+    sizes = json.loads(sys.argv[2])
+    del sizes["name"]
+    write_random_llama(Path(sys.argv[1]), seed=1, **sizes)

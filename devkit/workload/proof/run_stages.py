@@ -20,7 +20,7 @@ from devkit.workload.finetune.settings import FinetuneSettings, read_settings_fi
 from devkit.workload.generation.program import GenerationSession, resolve_model
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, Prompt, find_generation_files
 from devkit.workload.launch import PREEMPTED_EXIT_CODE
-from devkit.workload.proof.models import ProofModels, disable_adapter, write_random_llama
+from devkit.workload.proof.models import ProofModels, write_random_llama
 from devkit.workload.proof.stages import (
     StageReading,
     StageSkipped,
@@ -77,7 +77,7 @@ def prove_own_model(proof: ProofModels) -> Iterator[StageReading]:
     session = GenerationSession(resolve_model(find_generation_files(generation)))
     # The adapter as it was saved, loaded by peft: what was learned is there, and switches off.
     with_adapter = _compute_sentence_loss(session, sentence)
-    with disable_adapter(session.generator.model):
+    with session.generator.model.disable_adapter():
         without_adapter = _compute_sentence_loss(session, sentence)
     yield StageReading("loss_without_adapter", without_adapter)
     yield expect_at_most("loss_with_adapter", with_adapter, without_adapter * LEARNED_SHARE)
