@@ -257,12 +257,10 @@ def _has_current_directory() -> bool:
 
 
 def _report_usage_error(error: click.ClickException) -> int:
-    """Print the error, in one of the processes of a node that were all given the same arguments."""
-    from devkit.workload.finetune.process import wait_for_local_rank0
+    """Print the error."""
     from devkit.workload.launch import write_exit_code
 
     write_exit_code(ExitCode.WRONG_INPUT)
-    wait_for_local_rank0()
     # Click before 8.2 prints the help of a group and exits, and has no such error.
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()

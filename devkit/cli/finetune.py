@@ -16,12 +16,11 @@ from devkit.facts.settings import describe_settings, format_flag
 from devkit.text import join_words
 from devkit.workload.finetune.precheck import check_inputs
 from devkit.workload.finetune.process import (
+    ReportedElsewhere,
     StoppedBySignal,
     configure_libraries,
     exit_code_for_signal,
-    is_reported_elsewhere,
     raise_on_signal,
-    report_once_per_node,
 )
 from devkit.workload.finetune.settings import (
     FinetuneSettings,
@@ -103,12 +102,11 @@ def finetune(
     from devkit.workload.finetune.events import Trackers, monitor_gpus
 
     with _exit_code_written(ctx), raise_on_signal():
-        with report_once_per_node():
-            settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
-            continue_in_project("devkit finetune")
-            check_inputs(settings)
-            reported = Trackers(trackers, tensorboard)
-            reported.require_usable()
+        settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
+        continue_in_project("devkit finetune")
+        check_inputs(settings)
+        reported = Trackers(trackers, tensorboard)
+        reported.require_usable()
         with (
             _print_events(as_json=as_json, has_reasons=verbose or dry_run) as listener,
             monitor_gpus(settings.output) as watcher,
@@ -135,7 +133,7 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
         ctx.exit(code)
     except DevkitError as error:
         write_exit_code(error.exit_code)
-        if is_reported_elsewhere(error):
+        if isinstance(error, ReportedElsewhere):
             ctx.exit(error.exit_code)
         raise
 

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -21,9 +20,6 @@ from devkit.workload.launch import LOST_EXIT_CODE, PREEMPTED_EXIT_CODE
 TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 """A variable that torchrun sets. It ends the other processes of a node when one of them has failed.
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables"""
-
-LOCAL_RANK0_REPORT_S = 10.0
-"""How long a process waits for local rank 0 to report an error that both find."""
 
 INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C, as everywhere in devkit."""
@@ -112,45 +108,6 @@ class LostProcess(DevkitError):  # noqa: N818 - what happened
     """Another process of the run was lost: no setting is wrong, and the same command resumes."""
 
     exit_code = LOST_EXIT_CODE
-
-
-class ReportedByLocalRank0(ReportedElsewhere):
-    """An error that local rank 0 finds and reports as well: the ranks have not met yet."""
-
-
-def wait_for_local_rank0() -> None:
-    """Under torchrun, let local rank 0 report an error that every rank of the node finds.
-
-    torchrun ends the other ranks when the first one exits. So every other rank waits to be ended, with its exit code
-    written already. This returns when local rank 0 has reported nothing in time: the caller then reports after all.
-    """
-    if TORCHRUN_VARIABLE in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
-        time.sleep(LOCAL_RANK0_REPORT_S)
-
-
-def is_reported_elsewhere(error: DevkitError) -> bool:
-    """Return True if another rank reports `error`, so that this one exits silently."""
-    if isinstance(error, ReportedByLocalRank0) and TORCHRUN_VARIABLE in os.environ:
-        wait_for_local_rank0()
-        return False
-    return isinstance(error, ReportedElsewhere)
-
-
-@contextlib.contextmanager
-def report_once_per_node() -> Iterator[None]:
-    """Have only local rank 0 report an error that every rank finds before the ranks have met.
-
-    torchrun numbers a node's processes in LOCAL_RANK.
-    Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
-    """
-    try:
-        yield
-    except ReportedElsewhere:
-        raise
-    except DevkitError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            raise
-        raise ReportedByLocalRank0(error.message, error.hint) from None
 
 
 class StoppedBySignal(BaseException):
