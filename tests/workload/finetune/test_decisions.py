@@ -214,6 +214,8 @@ def test_a_model_whose_texts_must_not_share_a_row_is_not_packed():
     assert not decided(H100, traits=recurrent).packing
     with pytest.raises(DevkitError, match="recurrent"):
         decided(H100, traits=recurrent, packing=True)
+    with pytest.raises(DevkitError, match="sdpa attention would compute the whole row"):
+        decided(H100, attention=Attention.SDPA, packing=True)
 
 
 def test_ligers_kernel_is_used_where_it_is_installed():
