@@ -211,16 +211,6 @@ def pack_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
     return rows
 
 
-def packing_efficiency(*, tokens: int, rows: int, row_length: int) -> float:
-    """Return the share of the rows' capacity that holds tokens, between 0 and 1."""
-    return tokens / (rows * row_length) if rows else 0.0
-
-
-def steps_per_epoch(rows: int, batch: int) -> int:
-    """Return the number of steps that pass over all rows once; the last may have fewer rows than `batch`."""
-    return -(-rows // batch)
-
-
 @lru_cache(maxsize=2)
 def epoch_permutation(rows: int, *, seed: int, epoch: int) -> tuple[int, ...]:
     """Return all rows in the order of this epoch.
@@ -231,12 +221,6 @@ def epoch_permutation(rows: int, *, seed: int, epoch: int) -> tuple[int, ...]:
     source = random.Random(f"devkit rows, seed {seed}, epoch {epoch}")  # noqa: S311 - an order, not a secret
     keys = [source.random() for _ in range(rows)]
     return tuple(sorted(range(rows), key=keys.__getitem__))
-
-
-def rows_of_step(step: int, *, rows: int, batch: int, seed: int) -> tuple[int, ...]:
-    """Return the rows of step `step`, counted from 0."""
-    epoch, within = divmod(step, steps_per_epoch(rows, batch))
-    return epoch_permutation(rows, seed=seed, epoch=epoch)[within * batch : (within + 1) * batch]
 
 
 def micro_batches_of_rank(lengths: Sequence[int], *, rank: int, world_size: int, micro_batch: int) -> list[list[int]]:
@@ -297,15 +281,15 @@ class BatchLoader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps that pass over all rows once."""
-        return steps_per_epoch(len(self.rows), self.batch)
+        """Optimizer steps that pass over all rows once; the last may have fewer rows than `batch`."""
+        return -(-len(self.rows) // self.batch)
 
     @property
     def notes(self) -> list[str]:
         """Notes for people before the run: packing efficiency, and a smaller last step."""
         notes = []
         if self.pack:
-            efficiency = packing_efficiency(tokens=self.token_count, rows=len(self.rows), row_length=self.sequence)
+            efficiency = self.token_count / (len(self.rows) * self.sequence)
             notes.append(
                 f"packed {format_count(self.text_count, 'text')} into {format_count(len(self.rows), 'row')} of at most "
                 f"{self.sequence} tokens, {efficiency:.1%} full"
@@ -344,8 +328,9 @@ class BatchLoader:
         return sum(row.target_count for row in self._rows_of(step))
 
     def _rows_of(self, step: int) -> list[BatchRow]:
-        chosen = rows_of_step(step, rows=len(self.rows), batch=self.batch, seed=self.seed)
-        return [self.rows[index] for index in chosen]
+        epoch, within = divmod(step, self.steps_per_epoch)
+        order = epoch_permutation(len(self.rows), seed=self.seed, epoch=epoch)
+        return [self.rows[index] for index in order[within * self.batch : (within + 1) * self.batch]]
 
 
 TIMEOUT_S = 5.0

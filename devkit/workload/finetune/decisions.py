@@ -343,22 +343,6 @@ def decide(
             "Start it without torchrun; only sft trains in several.",
         )
     rows = -(-settings.batch // hardware.world_size)
-    draft = Decisions(
-        precision=compute.precision,
-        adapter_precision=compute.adapter_precision,
-        attention=compute.attention,
-        packing=compute.packing,
-        checkpointing=bool(settings.checkpointing),
-        micro_batch=1,
-        accumulation=1,
-        optimizer=settings.optimizer or Optimizer.ADAMW,
-        loss=compute.loss,
-        compile=compute.compile,
-        sharding=compute.sharding,
-        learning_rate=compute.learning_rate,
-        estimate=None,
-        reasons=(),
-    )
     row_lengths = RowLengths.from_texts(
         lengths, sequence=settings.sequence, packing=compute.packing, attention=compute.attention
     )
@@ -369,17 +353,30 @@ def decide(
             f"--micro-batch {settings.micro_batch} does not divide the {rows} rows of a step",
             "TRL averages over micro-batches, which must be equally large.",
         )
+
+    def build(fit: _Fit) -> Decisions:
+        return Decisions(
+            precision=compute.precision,
+            adapter_precision=compute.adapter_precision,
+            attention=compute.attention,
+            packing=compute.packing,
+            checkpointing=fit.checkpointing,
+            micro_batch=fit.micro_batch,
+            accumulation=-(-rows // fit.micro_batch),
+            optimizer=fit.optimizer,
+            loss=compute.loss,
+            compile=compute.compile,
+            sharding=compute.sharding,
+            learning_rate=compute.learning_rate,
+            estimate=fit.estimate,
+            reasons=(*compute.reasons, *_memory_reasons(settings, hardware, fit, rows)),
+            warnings=(*compute.warnings, *_memory_warnings(fit, hardware, settings)),
+        )
+
     for fit in _candidates(settings, hardware, rows, row_lengths):
         if estimator is not None:
-            candidate = replace(
-                draft,
-                micro_batch=fit.micro_batch,
-                accumulation=-(-rows // fit.micro_batch),
-                checkpointing=fit.checkpointing,
-                optimizer=fit.optimizer,
-            )
             tokens = row_lengths.largest_pass(fit.micro_batch)
-            training = candidate.to_training_settings(settings, world=hardware.world_size, tokens_per_pass=tokens)
+            training = build(fit).to_training_settings(settings, world=hardware.world_size, tokens_per_pass=tokens)
             if hardware.kind in (DeviceKind.CPU, DeviceKind.MPS) and training.attention is Attention.SDPA:
                 # Fused kernels there compute grouped heads in fp32, which those of CUDA do not.
                 training = replace(training, attention=Attention.FLASH)
@@ -387,17 +384,7 @@ def decide(
             fit = replace(fit, estimate=estimate if hardware.is_gpu else drop_gpu_overhead(estimate))
         if _fits(fit, hardware):
             break
-    accumulation = -(-rows // fit.micro_batch)
-    return replace(
-        draft,
-        micro_batch=fit.micro_batch,
-        accumulation=accumulation,
-        checkpointing=fit.checkpointing,
-        optimizer=fit.optimizer,
-        estimate=fit.estimate,
-        reasons=(*compute.reasons, *_memory_reasons(settings, hardware, fit, rows, accumulation)),
-        warnings=(*compute.warnings, *_memory_warnings(fit, hardware, settings)),
-    )
+    return build(fit)
 
 
 def build_memory_estimator(config: Mapping[str, Any], *, whole_parameters: int = 0) -> MemoryEstimator | None:
@@ -667,9 +654,7 @@ def _fits(fit: _Fit, hardware: Hardware) -> bool:
     return fit.peak.upper <= hardware.free_bytes if fit.peak is not None else not hardware.is_gpu
 
 
-def _memory_reasons(
-    settings: FinetuneSettings, hardware: Hardware, fit: _Fit, rows: int, accumulation: int
-) -> Iterator[Decision]:
+def _memory_reasons(settings: FinetuneSettings, hardware: Hardware, fit: _Fit, rows: int) -> Iterator[Decision]:
     memory = _format_memory(fit, hardware)
     because = "computed in fp32, so that small steps are not rounded away"
     if settings.optimizer is not None:
@@ -689,7 +674,9 @@ def _memory_reasons(
     because = USER_CHOICE if settings.micro_batch is not None else f"{fits}; {memory}"
     yield Decision("micro_batch", f"{fit.micro_batch}", because)
     ranks = f" on each of {hardware.world_size} ranks" if hardware.world_size > 1 else ""
-    yield Decision("accumulation", f"{accumulation}", f"{rows} rows a step{ranks}, {fit.micro_batch} in one pass")
+    yield Decision(
+        "accumulation", f"{-(-rows // fit.micro_batch)}", f"{rows} rows a step{ranks}, {fit.micro_batch} in one pass"
+    )
 
 
 def _format_memory(fit: _Fit, hardware: Hardware) -> str:

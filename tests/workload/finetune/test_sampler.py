@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.workload.finetune.dataset import epoch_permutation, micro_batches_of_rank, rows_of_step, steps_per_epoch
+from devkit.workload.finetune.dataset import BatchLoader, Example, epoch_permutation, micro_batches_of_rank
 from tests.fuzz.profile import FUZZ
 
 lengths = st.lists(st.integers(min_value=1, max_value=50), max_size=40)
@@ -15,12 +15,9 @@ micro_batches = st.integers(min_value=1, max_value=7)
 @FUZZ
 @given(rows=st.integers(1, 60), batch=st.integers(1, 20), seed=st.integers(0, 3), epoch=st.integers(0, 3))
 def test_an_epoch_meets_each_row_once(rows, batch, seed, epoch):
-    steps = steps_per_epoch(rows, batch)
-    met = [
-        row
-        for step in range(epoch * steps, (epoch + 1) * steps)
-        for row in rows_of_step(step, rows=rows, batch=batch, seed=seed)
-    ]
+    loader = BatchLoader([Example([row], [1]) for row in range(rows)], batch=batch, sequence=1, seed=seed)
+    steps = range(epoch * loader.steps_per_epoch, (epoch + 1) * loader.steps_per_epoch)
+    met = [each.ids.item() for step in steps for each in loader.load_step(step)]
     assert sorted(met) == list(range(rows))
 
 
