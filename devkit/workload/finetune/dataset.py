@@ -850,7 +850,7 @@ def _tokenize(
         completion_only=settings.completion_only,
         on_progress=ReadingProgress(events),
     )
-    return tokenized.examples, (f"{records.summarize()}", *tokenized.notes)
+    return tokenized.examples, (records.summary, *tokenized.notes)
 
 
 def _split(examples: Sequence[Example], settings: FinetuneSettings) -> tuple[Sequence[Example], Sequence[Example]]:

@@ -437,30 +437,6 @@ Entries = Iterator[tuple[Any, RecordLocation]]
 """Entries before they are parsed, with their locations."""
 
 
-@dataclass(frozen=True)
-class DatasetSummary:
-    """Counts of the records. `empty` ones have nothing to train on and are left out; `first_empty` explains one."""
-
-    records: int
-    kinds: tuple[tuple[RecordKind, int], ...]
-    sources: tuple[str, ...]
-    empty: int = 0
-    first_empty: str = ""
-
-    def __str__(self) -> str:
-        """Return one line: 12 chat records in 1 source, 2 more without anything to train on left out (the first: ...)."""
-        kinds = join_words(f"{number} {kind}" for kind, number in self.kinds)
-        noun = "record" if self.records == 1 else "records"
-        shown = f"{kinds} {noun} in {format_count(len(self.sources), 'source')}"
-        files = [os.path.realpath(source) if Path(source).exists() else source for source in self.sources]
-        repeated = [name for name, times in Counter(files).items() if times > 1]
-        if repeated:
-            shown += f", {join_words(repeated)} more than once"
-        if self.empty:
-            shown += f", {self.empty} more without anything to train on left out (the first: {self.first_empty})"
-        return shown
-
-
 PARSERS: dict[Objective, Callable[[object, RecordLocation], Record]] = {
     Objective.SFT: parse_record,
     Objective.DPO: parse_pair,
@@ -473,6 +449,9 @@ PARSERS: dict[Objective, Callable[[object, RecordLocation], Record]] = {
 class RecordReader:
     """The records of all sources that have something to train on, in order, read again with each iteration.
 
+    `summary` is one line about the last iteration that ended: 12 chat records in 1 source, 2 more without anything to
+    train on left out (the first: ...).
+
     A source is a file, a folder whose readable files are taken in the order of their names, a folder saved by the
     library datasets, or the id of a data set on the hub. Within one source all records are of one kind.
     """
@@ -484,7 +463,7 @@ class RecordReader:
             raise DevkitError("no data is named", "Give --data FILE, a folder, or the id of a data set on the hub.")
         self._names = tuple(names)
         self.sources = tuple(source for name in names for source in _find_sources(name))
-        self._summary: DatasetSummary | None = None
+        self.summary = ""
 
     def __iter__(self) -> Iterator[Record]:
         """Read all records. Raises DevkitError at the first invalid record, and where nothing can be trained on."""
@@ -504,21 +483,15 @@ class RecordReader:
                 cause = f"{first_empty.place} {lack}"
                 cause = cause if empty == 1 else f"none of {empty} records has anything; {cause}"
             raise DevkitError(f"nothing to train on in {join_words(self._names)}: {cause}", hint)
-        self._summary = DatasetSummary(
-            records=kinds.total(),
-            kinds=tuple(sorted(kinds.items())),
-            sources=self.sources,
-            empty=empty,
-            first_empty=f"{first_empty.place} {lack}" if first_empty is not None else "",
-        )
-
-    def summarize(self) -> DatasetSummary:
-        """Return the counts of the last iteration; without one, all records are read. Raises as an iteration does."""
-        if self._summary is None:
-            for _ in self:
-                pass
-        assert self._summary is not None  # noqa: S101 - set by every iteration that ends
-        return self._summary
+        counts = join_words(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+        noun = "record" if kinds.total() == 1 else "records"
+        self.summary = f"{counts} {noun} in {format_count(len(self.sources), 'source')}"
+        files = [os.path.realpath(source) if Path(source).exists() else source for source in self.sources]
+        if repeated := [name for name, times in Counter(files).items() if times > 1]:
+            self.summary += f", {join_words(repeated)} more than once"
+        if first_empty is not None:
+            first = f"{first_empty.place} {lack}"
+            self.summary += f", {empty} more without anything to train on left out (the first: {first})"
 
 
 def _explain_empty(record: Record) -> tuple[str, str]:
