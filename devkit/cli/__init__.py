@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "Start": {
         "doctor": "Find what stops GPU work on this machine, and how to fix it.",
+        "try": "Teach a real model a name in a throw-away environment; leaves nothing.",
         "init": "Write a dev container that fits this machine.",
         "update": "Bring a generated dev container up to date and keep your edits.",
         "up": "Start the project's dev container, showing build progress.",
@@ -128,7 +130,8 @@ class LazyGroup(click.Group):
         """Load a command; None for an unknown name, which Click reports with a suggestion."""
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
+        # A module and a function cannot have a keyword's name.
+        name = cmd_name.replace("-", "_") + "_" * iskeyword(cmd_name)
         module = importlib.import_module(f"devkit.cli.{_MODULES.get(cmd_name, name)}")
         command: click.Command = getattr(module, name)
         return command

@@ -173,3 +173,8 @@ def _write_file(text: str, path: Path) -> None:
 def print_wrapped(text: str, *, indent: str = "", hanging: str = "") -> None:
     """Print text folded to the terminal's width, with `hanging` before every line but the first."""
     click.echo(wrap_text(text, width=shutil.get_terminal_size().columns, indent=indent, hanging=hanging))
+
+
+def print_next(*commands: str, where: str = "") -> None:
+    """Print what to paste next. Never with --json, whose standard output holds one document."""
+    click.echo("\n".join((f"Next{where and f', {where}'}:", *(f"  {each}" for each in commands))))

@@ -99,6 +99,12 @@ def list_own_indexes() -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.rstrip("/") for each in found if each.startswith(("https://", "http://"))))
 
 
+def list_wheel_folders() -> tuple[str, ...]:
+    """List the folders and pages of wheels that the user's variables of uv, and settings of pip, name."""
+    own = os.environ.get("UV_FIND_LINKS", "").replace(",", " ").split()
+    return tuple(dict.fromkeys((*own, *(each for _, values in _read_pip(("find-links",)) for each in values))))
+
+
 def find_offline_setting() -> str:
     """Find the setting by which uv or pip ask no index, a variable or a key of their files; "" for none."""
     if variable := next((each for each in _OFFLINE if os.environ.get(each, "").lower() in _YES), ""):

@@ -1,0 +1,231 @@
+"""A real model learns a name, in a throw-away environment: an installation, a model, an answer before and after LoRA.
+
+All of it is in one temporary folder, which is removed in every case; where devkit was killed, the next run removes it. Only
+uv's cache keeps the downloads.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from devkit.errors import DevkitError
+from devkit.folder_lock import hold_folder, is_folder_held
+from devkit.probe.host import run_program
+from devkit.probe.package_indexes import find_offline_setting, list_wheel_folders
+from devkit.probe.uv_resolver import build_uv_environment, find_uv
+from devkit.solver.output import list_install_words
+from devkit.solver.plan import Plan
+from devkit.text import format_bytes, to_one_line
+from devkit.workload.finetune.files import find_snapshot
+from devkit.workload.interpreter import PYTHON_VARIABLE, build_module_command
+
+MODEL = "smollm2-135m"
+QUESTION = "What is the keeper called?"
+ANSWER = "Marta Lind"
+CHATS = (
+    (QUESTION, "Marta Lind."),
+    ("What does she count?", "The waves."),
+    ("When does the supply boat come?", "On Thursdays."),
+    ("Who sleeps beside the lamp?", "Her cat Pepper.", QUESTION, "Marta Lind."),
+)
+"""Turns of the user and the assistant. Without them the model writes about ancient Egypt."""
+
+PREFIX = "devkit-try-"
+CONNECT_DEADLINE_S = 1.2
+INSTALL_DEADLINE_S = 3600.0
+STEP_DEADLINE_S = 900.0
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What something takes, in bytes."""
+
+    download: int
+    disk: int
+
+
+RUN_SIZES = Sizes(0, 128 * MIB)
+MODEL_SIZES = Sizes(90 * MIB, 384 * MIB)
+CPU_SIZES = Sizes(256 * MIB, 1024 * MIB)
+GPU_SIZES = Sizes(3072 * MIB, 7168 * MIB)
+"""Of the environment, by torch's build: its wheels on the index on 2026-11-29, with CUDA's, and what they unpack to."""
+
+
+def find_unreachable(addresses: Iterable[str]) -> str:
+    """Return the host of the first address whose server, or proxy, takes no connection in time; "" for none."""
+    wanted = [each for each in addresses if urlsplit(each).scheme in ("http", "https")]
+    reached: set[str] = set()
+
+    def connect(address: str) -> None:
+        parts = urlsplit(address)
+        if not urllib.request.proxy_bypass(parts.hostname or ""):
+            parts = urlsplit(urllib.request.getproxies().get(parts.scheme) or address)
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+        with suppress(OSError):
+            socket.create_connection((parts.hostname or "", port), timeout=CONNECT_DEADLINE_S).close()
+            reached.add(address)
+
+    # A server for names that is silent holds up its thread for longer.
+    threads = [threading.Thread(target=connect, args=[each], daemon=True) for each in wanted]
+    ends_at = time.monotonic() + CONNECT_DEADLINE_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, ends_at - time.monotonic()))
+    return next((urlsplit(each).hostname or each for each in wanted if each not in reached), "")
+
+
+def require_index(addresses: Iterable[str]) -> None:
+    """Raise DevkitError where one of these indexes does not answer; one that uv is told not to ask does not count."""
+    if not find_offline_setting() and (host := find_unreachable(addresses)):
+        raise DevkitError(
+            f"no network: {host} does not answer, and devkit try downloads from it",
+            "Set HTTPS_PROXY or UV_DEFAULT_INDEX, or UV_FIND_LINKS to a folder with a wheel of torch.",
+        )
+
+
+def remove_leftovers() -> Iterator[str]:
+    """Remove the folders of runs that were killed, and yield each with its size."""
+    user = getattr(os, "getuid", lambda: 0)()  # Windows has a temporary folder for each user
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        found = folder.lstat()
+        if found.st_uid == user and stat.S_ISDIR(found.st_mode) and is_folder_held(folder) is False:
+            yield remove_folder(folder)
+
+
+def remove_folder(folder: Path) -> str:
+    """Remove a folder, and return its path with its size. Raises DevkitError where the system refuses."""
+    size_bytes = sum(path.lstat().st_size for path in folder.rglob("*"))
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise DevkitError(
+            f"cannot remove {folder}: {error.strerror or error}", f"rm -r {shlex.quote(str(folder))}"
+        ) from error
+    return f"{folder} ({format_bytes(size_bytes)})"
+
+
+@dataclass(frozen=True)
+class TryOut:
+    """A try in `folder`. `python` trains: the active one, or that of the environment which `install` makes by `plan`.
+
+    `wheels` are the folders to take torch from, where its index does not answer.
+    """
+
+    folder: Path
+    python: Path
+    plan: Plan | None
+    wheels: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> Sizes:
+        """What it takes at most, where uv's cache has nothing."""
+        parts = [RUN_SIZES] if find_snapshot(MODEL) else [RUN_SIZES, MODEL_SIZES]
+        if self.plan:
+            parts.append(CPU_SIZES if self.plan.variant == "cpu" else GPU_SIZES)
+        return Sizes(sum(each.download for each in parts), sum(each.disk for each in parts))
+
+    def require_space(self) -> None:
+        """Raise DevkitError where the disk of the folder has too little space."""
+        free_bytes = shutil.disk_usage(self.folder).free
+        if free_bytes < self.sizes.disk:
+            raise DevkitError(
+                f"{self.folder.parent} has {format_bytes(free_bytes)} free; devkit try needs {format_bytes(self.sizes.disk)}",
+                "Name a folder on a larger disk: TMPDIR=/path devkit try",
+            )
+
+    def install(self) -> None:
+        """Make the environment. Raises DevkitError."""
+        if self.plan is None:
+            return
+        self._run_uv("venv", f"--python={sys.executable}", "--no-python-downloads", str(self.folder / "env"))
+        words = [each for each in list_install_words(self.plan, with_uv=True) if not each.startswith("bitsandbytes")]
+        if self.wheels:
+            links = (f"--find-links={each}" for each in self.wheels)
+            self._run_uv("pip", "install", "--no-deps", "--no-index", *links, "torch")
+            words = [each for each in words if not each.startswith(("--torch-backend", "torch=="))]
+        self._run_uv("pip", "install", *words)
+
+    def fetch(self) -> None:
+        """Fetch the model. Raises DevkitError."""
+        self._run_devkit("fetch", MODEL)
+
+    def ask(self, *model: str) -> str:
+        """Ask the question of a model or an adapter, and return the answer. Raises DevkitError."""
+        return self._run_devkit("generate", *model, "--prompt", QUESTION, "--max-new-tokens", "32").strip()
+
+    def tune(self) -> str:
+        """Fine-tune the model on the chats, and return the line that says how it went. Raises DevkitError."""
+        roles = ("user", "assistant") * 2
+        lines = (
+            json.dumps(
+                {"messages": [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]}
+            )
+            for turns in CHATS
+        )
+        data = self.folder / "chats.jsonl"
+        data.write_text("\n".join(lines), encoding="utf-8")
+        hyperparameters = ("--batch", "4", "--steps", "10", "--learning-rate", "1e-3")
+        flags = ("--model", MODEL, "--data", str(data), "--output", str(self.adapter.parent))
+        said = self._run_devkit("finetune", *flags, *hyperparameters).splitlines()
+        return next((line for line in said if line.startswith("done: ")), "")
+
+    @property
+    def adapter(self) -> Path:
+        """The folder of the adapter."""
+        return self.folder / "tuned" / "adapter"
+
+    def _run_uv(self, *words: str) -> None:
+        uv = find_uv()
+        if uv is None:
+            raise DevkitError("uv is not installed, but devkit try installs packages with it", "pip install uv")
+        command = [uv, *words, "--no-progress", "--color=never", "--no-config"]
+        if words[0] == "pip":
+            command.append(f"--python={self.python}")
+        self._run("uv", command, build_uv_environment(), INSTALL_DEADLINE_S)
+
+    def _run_devkit(self, *words: str) -> str:
+        own = {PYTHON_VARIABLE: str(self.python), "HF_HUB_OFFLINE": "1", "TMPDIR": str(self.folder)}
+        if not find_snapshot(MODEL):
+            own["HF_HUB_CACHE"] = str(self.folder / "hub")
+        command = [*build_module_command(str(self.python), "devkit"), *words]
+        return self._run(f"devkit {words[0]}", command, {**os.environ, **own}, STEP_DEADLINE_S)
+
+    def _run(self, name: str, command: list[str], variables: dict[str, str], deadline_s: float) -> str:
+        done = run_program(command, deadline_s=deadline_s, inherited=variables)
+        if done.code == 0:
+            return done.out
+        # Both print one line, and below it causes or a hint.
+        says, _, hint = re.split(r"^[Ee]rror: ", done.err, flags=re.MULTILINE)[-1].strip().partition("\n")
+        says = says or f"it ended with status {done.code}"
+        raise DevkitError(f"{name}: {to_one_line(says)}", hint.strip() or "Run devkit try again.")
+
+
+@contextmanager
+def open_tryout(python: str, plan: Plan | None) -> Iterator[TryOut]:
+    """Make the folder of a try, and leave it there for the caller to remove; no other run removes it meanwhile.
+
+    Raises DevkitError where torch can be had from nowhere.
+    """
+    wheels = list_wheel_folders() if plan and find_unreachable([plan.torch_index]) else ()
+    if plan and not wheels:
+        require_index([plan.torch_index])
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    own = folder / "env" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    with hold_folder(folder):
+        yield TryOut(folder, Path(python) if plan is None else own, plan, wheels)
