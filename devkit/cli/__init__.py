@@ -301,7 +301,9 @@ def _find_usage_hint(error: click.ClickException) -> str:
     if known and typed and "Did you mean" not in error.format_message():
         from difflib import get_close_matches
 
-        meant = get_close_matches(typed, map(str, known), n=3)
+        # A numeronym, such as k8s, has the number of letters between the first and the last.
+        meant = [name for name in map(str, known) if typed == f"{name[0]}{len(name) - 2}{name[-1]}"]
+        meant = meant or get_close_matches(typed, map(str, known), n=3)
         hint = f"Did you mean {' or '.join(meant)}?\n{hint}" if meant else hint
     return hint
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from devkit.cli.output import (
     OutputOptions,
     format_check_list,
     format_doctor_report,
+    print_next,
     print_wrapped,
     write_facts,
     write_output,
@@ -179,7 +181,23 @@ def doctor(
                 print_manual_fixes(report)
     code = _choose_exit_code(report, strict=strict)
     write_output(format_doctor_report(facts, report, options, exit_code=code), options)
+    if options.style == "text" and not (output or facts_files or only):
+        _print_next(facts, report, examination.reading.project)
     ctx.exit(code)
+
+
+_OF_PROJECTS = (".git", "pyproject.toml", "requirements.txt", "environment.yml", "setup.py")
+
+
+def _print_next(facts: "Facts", report: "Report", folder: Path) -> None:
+    """Print the command that writes a dev container, for a project without one on a machine that is ready for it."""
+    from devkit.doctor.report.report import Health
+    from devkit.facts.model import Project
+
+    is_ready = report.health in (Health.HEALTHY, Health.WARNINGS) and facts.container is None
+    lacks_one = isinstance(facts.project, Project) and not facts.project.dev_containers
+    if is_ready and lacks_one and any((folder / name).exists() for name in _OF_PROJECTS):
+        print_next(shlex.join(["devkit", "init", *([] if folder == Path() else [str(folder)])]))
 
 
 def _print_setup_steps(facts: "Facts", report: "Report", *, as_json: bool) -> None:

@@ -149,6 +149,7 @@ def init(
         from devkit.cli.feature import write_feature
 
         write_feature(ctx, directory, is_dry_run=dry_run, force=force, as_json=as_json)
+    options.refuse_contradiction()
     if not dry_run:
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.cli.dev_container import directory_argument, find_project_container, start
+from devkit.cli.output import print_next
 from devkit.errors import DevkitError, ExitCode
 from devkit.release import __version__
 
@@ -64,7 +65,7 @@ def onboard(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
         }
         click.echo(json.dumps(document, indent=2))
     else:
-        click.echo("Next:\n" + "\n".join(f"  {line}" for line in follow))
+        print_next(*follow)
     ctx.exit(ExitCode.DONE if is_done else ExitCode.ANSWER_IS_NO)
 
 

@@ -86,6 +86,7 @@ def plan(
     """
     if as_json and (install or as_requirements):
         raise DevkitError(f"{'--install' if install else '--pip'} prints no JSON", "Remove --json.")
+    options.refuse_contradiction()
     if run and not install:
         raise DevkitError("--run needs --install, whose command it runs", "devkit plan --install --run")
     target = find_target_python(runs=run) if install else None

@@ -15,6 +15,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
 from devkit.solver.plan import Request
+from devkit.text import join_words
 
 if TYPE_CHECKING:
     from devkit.render.devkit_toml import ProjectSettings
@@ -51,6 +52,12 @@ class PlanOptions:
     as_of: str | None = None
     allow_indexes: tuple[str, ...] = ()
     no_hold: bool = False
+
+    def refuse_contradiction(self) -> None:
+        """Raise DevkitError for flags that contradict each other."""
+        if self.vendor == "cpu" and self.gpus:
+            says = f"--vendor cpu plans without a GPU, but --gpu names {join_words(self.gpus)}"
+            raise DevkitError(says, "Leave one of the two out.")
 
     @property
     def describes_machine(self) -> bool:

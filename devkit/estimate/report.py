@@ -267,7 +267,7 @@ def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
     rows = [(format_bytes(term.bytes), term.name, term.formula) for term in shown]
     if rest:
         size = format_bytes(sum(term.bytes for term in rest))
-        rows.append((size, f"{len(rest)} more", f"--why NAME: {', '.join(term.name for term in rest)}"))
+        rows.append((size, f"{len(rest)} more", f"--why NAME: {'; '.join(term.name for term in rest)}"))
     yield format_table(rows, indent="  ", width=width)
     for each in report.gpus:
         yield from _list_advice(each, report, width)

@@ -25,13 +25,14 @@ from urllib.parse import urlsplit
 from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder, is_folder_held
 from devkit.probe.host import run_program
+from devkit.probe.machine.interpreter import PYTHON_VARIABLE
 from devkit.probe.package_indexes import find_offline_setting, list_wheel_folders
 from devkit.probe.uv_resolver import build_uv_environment, find_uv
 from devkit.solver.output import list_install_words
 from devkit.solver.plan import Plan
 from devkit.text import format_bytes, to_one_line
 from devkit.workload.finetune.files import find_snapshot
-from devkit.workload.interpreter import PYTHON_VARIABLE, build_module_command
+from devkit.workload.interpreter import build_module_command
 
 MODEL = "smollm2-135m"
 QUESTION = "What is the keeper called?"

@@ -14,6 +14,8 @@ from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import Unknown
+from devkit.probe.host import LocalHost
+from devkit.probe.project.reader import read_project
 from devkit.probe.saved_facts import load_saved_facts
 from tests.doctor.machines import changed, healthy, inside, r, without_gpu
 from tests.hosts.golden import facts_file
@@ -54,6 +56,33 @@ def ask(tmp_path):
 @pytest.mark.parametrize("style", [[], ["--json"]], ids=["as text", "as JSON"])
 def test_exit_codes_are_the_same_in_text_and_json(ask, facts, arguments, code, style):
     assert ask(facts, *arguments, *style).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("facts", "files", "arguments", "shows"),
+    [
+        (healthy(), ["requirements.txt"], [], True),
+        (WARNED, [".git"], [], True),
+        (healthy(), [], [], False),
+        (healthy(), ["requirements.txt"], ["--json"], False),
+        (healthy(), ["requirements.txt"], ["--only", "DRV001"], False),
+        (MISMATCH, ["requirements.txt"], [], False),
+    ],
+    ids=["healthy", "warnings", "no project", "JSON", "one check", "problems"],
+)
+@pytest.mark.parametrize("is_made", [False, True], ids=["no dev container", "a dev container"])
+def test_a_project_on_a_ready_machine_is_shown_the_command_that_comes_next(
+    tmp_path, monkeypatch, facts, files, arguments, shows, is_made
+):
+    for name in files:
+        (tmp_path / name).touch()
+    if is_made:
+        (tmp_path / ".devcontainer.json").write_text('{"image": "ubuntu"}')
+    facts = replace(facts, project=read_project(LocalHost(), project=str(tmp_path)))
+    monkeypatch.setattr("devkit.cli.doctor.read_this_machine", lambda *_, **__: facts)
+    said = CliRunner().invoke(doctor, ["--project", str(tmp_path), *arguments]).stdout
+    assert said.endswith(f"Next:\n  devkit init {tmp_path}\n") is (shows and not is_made)
+    assert ("devkit init" in said) is (shows and not is_made)
 
 
 def test_json_is_one_document_with_every_check(ask):

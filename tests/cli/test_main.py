@@ -343,6 +343,9 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
     ("words", "says"),
     [
         pytest.param(["docter"], "No such command 'docter'.\n  Did you mean doctor?", id="a misspelled command"),
+        pytest.param(["export", "k8s"], "No such command 'k8s'.\n  Did you mean kubernetes?", id="a numeronym"),
+        pytest.param(["init", "x", "--vendor=cpu", "--gpu=T4"], "Leave one of the two out.", id="a GPU of a CPU's plan"),
+        pytest.param(["plan", "--vendor=cpu", "--gpu=T4"], "cpu plans without a GPU, but --gpu names T4", id="the same"),
         pytest.param(["export", "slrum"], "No such command 'slrum'.\n  Did you mean slurm?", id="a misspelled target"),
         pytest.param(["init", "x", "--vendor", "nvidai"], "Did you mean nvidia?", id="a misspelled value"),
         pytest.param(
@@ -375,7 +378,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(
             ["estimate", "x", "--seq-len", "1"], "Did you mean --max-length?", id="the words of another program"
         ),
-        pytest.param(["export", "k8s"], "One of kubernetes, slurm", id="a command that resembles none of a few"),
+        pytest.param(["export", "nomad"], "One of kubernetes, slurm", id="a command that resembles none of a few"),
         pytest.param(["explain", "."], ". is a folder", id="a folder for a log"),
         pytest.param(["doctor", "--facts", os.devnull], "not JSON: it is empty", id="an empty file of facts"),
     ],

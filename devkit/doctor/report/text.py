@@ -81,9 +81,11 @@ def _add_group(
     page.add_fix(replace(shown.finding, fix=replace(shown.finding.fix, commands=tuple(commands))), shown.check)
     needed = len(page.lines)
     if followers:
-        codes = join_words(dict.fromkeys(follower.check.code for follower in followers))
+        codes = dict.fromkeys(follower.check.code for follower in followers)
         verb = "follows" if len(followers) == 1 else "follow"
-        page.add(f"{format_count(len(followers), 'finding')} {verb} from it: {codes}", indent="  ", tone=Tone.QUIET)
+        checks = f" of {format_count(len(codes), 'check')}" if len(codes) < len(followers) else ""
+        says = f"{format_count(len(followers), 'finding')}{checks} {verb} from it: {join_words(codes)}"
+        page.add(says, indent="  ", tone=Tone.QUIET)
     page.add_evidence(shown.finding)
     if max_lines and not verbose:
         del page.lines[max(max_lines, needed) :]
