@@ -104,12 +104,14 @@ def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
         # "A100-40GB" is not the one with 80.
         alike = (row for row in load_tables().gpus.models if family in row.name.lower() and size in row.memory_gib)
         model = next(alike, model)
-    if not model.memory_gib and not size:
+    # A laptop's GPU has less than the desktop's of the same number.
+    is_other = "laptop" in family and "laptop" not in model.name.lower()
+    if not size and (is_other or not model.memory_gib):
         raise DevkitError(
-            f"the memory of the {model.name} is in no table", f'Add it to the name: "{text.strip()} 8GB".'
+            f"the memory of the {model.name}{' for laptops' * is_other} is in no table", f'Add it to the name: "{text.strip()} 8GB".'
         )
     # Without a size, the smallest: what fits there fits on the larger ones, too.
-    gib = size if size in model.memory_gib or not model.memory_gib else min(model.memory_gib)
+    gib = size or min(model.memory_gib)
     return GpuSpec(
         name=_format_name(model, gib),
         lacks_bf16=model.capability.major < FIRST_BF16_MAJOR,

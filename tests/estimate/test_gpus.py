@@ -29,6 +29,7 @@ ESTIMATE = estimate_training(LLAMA, TrainingSettings())
         pytest.param("A100 80GB", "NVIDIA A100 SXM4 80GB", 79.2, id="the other size"),
         pytest.param("V100 32GB", "Tesla V100 SXM2 32GB", 31.68, id="one of several sizes"),
         pytest.param("V100", "Tesla V100 SXM2 16GB", 15.84, id="no size: the smallest"),
+        pytest.param("RTX 4070 Laptop 8GB", "NVIDIA GeForce RTX 4070", 7.92, id="a laptop's GPU with its size"),
         pytest.param("RTX A1000 6GB", "NVIDIA RTX A1000 6GB", 5.94, id="a size that is in no table"),
         pytest.param("H100 MIG 3g.40gb", "NVIDIA H100 SXM MIG 3g.40gb", 39.6, id="a slice"),
         pytest.param("L4/4", "NVIDIA L4/4", 5.62, id="the share of one program of four"),
