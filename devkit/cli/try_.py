@@ -2,8 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -64,52 +63,28 @@ def _make_plan() -> "Plan":
 
 
 def _go_through(tryout: "TryOut") -> bool:
-    """Install, fetch, ask, tune, ask again. Returns whether the answer has the name."""
-    from devkit.verify.tryout import ANSWER, CHATS, MODEL, QUESTION
-
-    tryout.require_space()
-    _announce(tryout)
-    if tryout.plan:
-        with _step("install the environment"):
-            tryout.install()
-    with _step(f"fetch {MODEL}"):
-        tryout.fetch()
-    with _step(f"ask it: {QUESTION}"):
-        answer = tryout.ask("--model", MODEL)
-    print_wrapped(answer, indent="    ")
-    with _step(f"fine-tune it on {len(CHATS)} chats with LoRA"):
-        done = tryout.tune()
-    print_wrapped(done, indent="    ")
-    with _step("ask again"):
-        answer = tryout.ask("--adapter", str(tryout.adapter))
-    print_wrapped(answer, indent="    ")
-    return ANSWER in answer
-
-
-def _announce(tryout: "TryOut") -> None:
-    """Say what is downloaded and installed, and where."""
+    """Say what will be downloaded and where, and take the steps. Returns whether the last answer has the name."""
     from devkit.probe.uv_resolver import find_uv, find_uv_cache
-    from devkit.verify.tryout import MODEL
+    from devkit.verify.tryout import ANSWER, MODEL
 
-    uv, sizes = find_uv(), tryout.sizes
+    download, disk = map(format_bytes, tryout.measure())
     print_wrapped(f"A real model, {MODEL}, learns a name on this machine.")
     if tryout.plan is None:
-        print_wrapped(f"It trains with {tryout.python}, which has torch. Nothing is installed.")
-    if tryout.wheels:
+        print_wrapped(f"It trains with {tryout.python}, which has torch.")
+    elif tryout.wheels:
         print_wrapped(f"Takes torch from {join_words(tryout.wheels)}, as its index does not answer.")
-    elif tryout.plan:
+    else:
         print_wrapped(f"Takes torch {tryout.plan.torch} ({tryout.plan.variant}) from {tryout.plan.torch_index}.")
-    if sizes.download:
-        cache = find_uv_cache(uv) if uv else "its cache"
-        print_wrapped(f"Downloads at most {format_bytes(sizes.download)}, less what uv already has in {cache}.")
-    print_wrapped(f"Works in {tryout.folder}, with up to {format_bytes(sizes.disk)}, and removes it.")
+    cache = find_uv_cache(uv) if (uv := find_uv()) else "its cache"
+    print_wrapped(f"Downloads at most {download}, less what uv already has in {cache}.")
+    print_wrapped(f"Works in {tryout.folder}, with up to {disk}, and removes it.")
     click.echo()
-
-
-@contextmanager
-def _step(name: str) -> Iterator[None]:
-    """Show a step while it runs, and what it took."""
-    began = time.monotonic()
-    with show_status(name):
-        yield
-    click.echo(f"{name} ({format_duration(time.monotonic() - began)})")
+    said = ""
+    for name, step in tryout.list_steps():
+        began = time.monotonic()
+        with show_status(name):
+            said = step()
+        click.echo(f"{name} ({format_duration(time.monotonic() - began)})")
+        if said:
+            print_wrapped(said, indent="    ")
+    return ANSWER in said

@@ -1,4 +1,4 @@
-"""A real model learns a name, in a throw-away environment: an installation, a model, an answer before and after LoRA.
+"""A real model learns a name in a throw-away environment.
 
 All of it is in one temporary folder, which is removed in every case; where devkit was killed, the next run removes it. Only
 uv's cache keeps the downloads.
@@ -16,9 +16,10 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -44,32 +45,20 @@ CHATS = (
     ("Who sleeps beside the lamp?", "Her cat Pepper.", QUESTION, "Marta Lind."),
 )
 """Turns of the user and the assistant. Without them the model writes about ancient Egypt."""
-
 PREFIX = "devkit-try-"
 CONNECT_DEADLINE_S = 1.2
-INSTALL_DEADLINE_S = 3600.0
-STEP_DEADLINE_S = 900.0
+STEP_DEADLINE_S = 3600.0
 MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What something takes, in bytes."""
-
-    download: int
-    disk: int
-
-
-RUN_SIZES = Sizes(0, 128 * MIB)
-MODEL_SIZES = Sizes(90 * MIB, 384 * MIB)
-CPU_SIZES = Sizes(256 * MIB, 1024 * MIB)
-GPU_SIZES = Sizes(3072 * MIB, 7168 * MIB)
-"""Of the environment, by torch's build: its wheels on the index on 2026-11-29, with CUDA's, and what they unpack to."""
+RUN_BYTES = 128 * MIB
+MODEL_BYTES = (90 * MIB, 384 * MIB)
+CPU_BYTES = (256 * MIB, 1024 * MIB)
+GPU_BYTES = (3072 * MIB, 7168 * MIB)
+"""Of the download and on disk. Of torch with what it needs: the wheels on the index on 2026-11-29, CUDA's included."""
 
 
 def find_unreachable(addresses: Iterable[str]) -> str:
     """Return the host of the first address whose server, or proxy, takes no connection in time; "" for none."""
-    wanted = [each for each in addresses if urlsplit(each).scheme in ("http", "https")]
+    wanted = [each for each in addresses if each.startswith("http")]
     reached: set[str] = set()
 
     def connect(address: str) -> None:
@@ -81,7 +70,7 @@ def find_unreachable(addresses: Iterable[str]) -> str:
             socket.create_connection((parts.hostname or "", port), timeout=CONNECT_DEADLINE_S).close()
             reached.add(address)
 
-    # A server for names that is silent holds up its thread for longer.
+    # A name server that is silent holds up its thread for longer.
     threads = [threading.Thread(target=connect, args=[each], daemon=True) for each in wanted]
     ends_at = time.monotonic() + CONNECT_DEADLINE_S
     for thread in threads:
@@ -92,7 +81,7 @@ def find_unreachable(addresses: Iterable[str]) -> str:
 
 
 def require_index(addresses: Iterable[str]) -> None:
-    """Raise DevkitError where one of these indexes does not answer; one that uv is told not to ask does not count."""
+    """Raise DevkitError where one of these indexes does not answer, unless uv is told to ask none."""
     if not find_offline_setting() and (host := find_unreachable(addresses)):
         raise DevkitError(
             f"no network: {host} does not answer, and devkit try downloads from it",
@@ -115,113 +104,93 @@ def remove_folder(folder: Path) -> str:
     try:
         shutil.rmtree(folder)
     except OSError as error:
-        raise DevkitError(
-            f"cannot remove {folder}: {error.strerror or error}", f"rm -r {shlex.quote(str(folder))}"
-        ) from error
+        raise DevkitError(f"cannot remove {folder}: {error}", f"rm -r {shlex.quote(str(folder))}") from error
     return f"{folder} ({format_bytes(size_bytes)})"
 
 
 @dataclass(frozen=True)
 class TryOut:
-    """A try in `folder`. `python` trains: the active one, or that of the environment which `install` makes by `plan`.
+    """A try in `folder`. `python` trains: the active one, or the one that is installed there by `plan`.
 
     `wheels` are the folders to take torch from, where its index does not answer.
     """
 
     folder: Path
-    python: Path
+    python: str
     plan: Plan | None
-    wheels: tuple[str, ...] = ()
+    wheels: tuple[str, ...]
 
-    @property
-    def sizes(self) -> Sizes:
-        """What it takes at most, where uv's cache has nothing."""
-        parts = [RUN_SIZES] if find_snapshot(MODEL) else [RUN_SIZES, MODEL_SIZES]
+    def measure(self) -> tuple[int, int]:
+        """Return the most bytes of the download and on disk. Raises DevkitError where the disk has less."""
+        parts = [(0, RUN_BYTES)] if find_snapshot(MODEL) else [(0, RUN_BYTES), MODEL_BYTES]
         if self.plan:
-            parts.append(CPU_SIZES if self.plan.variant == "cpu" else GPU_SIZES)
-        return Sizes(sum(each.download for each in parts), sum(each.disk for each in parts))
-
-    def require_space(self) -> None:
-        """Raise DevkitError where the disk of the folder has too little space."""
-        free_bytes = shutil.disk_usage(self.folder).free
-        if free_bytes < self.sizes.disk:
+            parts.append(CPU_BYTES if self.plan.variant == "cpu" else GPU_BYTES)
+        download, disk = map(sum, zip(*parts, strict=True))
+        if (free := shutil.disk_usage(self.folder).free) < disk:
             raise DevkitError(
-                f"{self.folder.parent} has {format_bytes(free_bytes)} free; devkit try needs {format_bytes(self.sizes.disk)}",
+                f"{self.folder.parent} has {format_bytes(free)} free, but devkit try needs {format_bytes(disk)}",
                 "Name a folder on a larger disk: TMPDIR=/path devkit try",
             )
+        return download, disk
 
-    def install(self) -> None:
-        """Make the environment. Raises DevkitError."""
-        if self.plan is None:
-            return
+    def list_steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """Yield each step: its name and what does it, which returns what to show and may raise DevkitError."""
+        ask = partial(self._run_devkit, "generate", "--prompt", QUESTION, "--max-new-tokens", "32")
+        if self.plan:
+            yield "install the environment", partial(self._install, self.plan)
+        yield f"fetch {MODEL}", lambda: self._run_devkit("fetch", MODEL) and ""
+        yield f"ask it: {QUESTION}", partial(ask, "--model", MODEL)
+        yield f"fine-tune it on {len(CHATS)} chats with LoRA", self._tune
+        yield "ask again", partial(ask, "--adapter", str(self.folder / "tuned" / "adapter"))
+
+    def _install(self, plan: Plan) -> str:
         self._run_uv("venv", f"--python={sys.executable}", "--no-python-downloads", str(self.folder / "env"))
-        words = [each for each in list_install_words(self.plan, with_uv=True) if not each.startswith("bitsandbytes")]
+        words = [each for each in list_install_words(plan, with_uv=True) if not each.startswith("bitsandbytes")]
+        into = ("pip", "install", f"--python={self.python}")
         if self.wheels:
             links = (f"--find-links={each}" for each in self.wheels)
-            self._run_uv("pip", "install", "--no-deps", "--no-index", *links, "torch")
+            self._run_uv(*into, "--no-deps", "--no-index", *links, "torch")
             words = [each for each in words if not each.startswith(("--torch-backend", "torch=="))]
-        self._run_uv("pip", "install", *words)
+        self._run_uv(*into, *words)
+        return ""
 
-    def fetch(self) -> None:
-        """Fetch the model. Raises DevkitError."""
-        self._run_devkit("fetch", MODEL)
-
-    def ask(self, *model: str) -> str:
-        """Ask the question of a model or an adapter, and return the answer. Raises DevkitError."""
-        return self._run_devkit("generate", *model, "--prompt", QUESTION, "--max-new-tokens", "32").strip()
-
-    def tune(self) -> str:
-        """Fine-tune the model on the chats, and return the line that says how it went. Raises DevkitError."""
+    def _tune(self) -> str:
         roles = ("user", "assistant") * 2
-        lines = (
-            json.dumps(
-                {"messages": [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]}
-            )
-            for turns in CHATS
-        )
+        chats = ([{"role": role, "content": text} for role, text in zip(roles, chat, strict=False)] for chat in CHATS)
         data = self.folder / "chats.jsonl"
-        data.write_text("\n".join(lines), encoding="utf-8")
-        hyperparameters = ("--batch", "4", "--steps", "10", "--learning-rate", "1e-3")
-        flags = ("--model", MODEL, "--data", str(data), "--output", str(self.adapter.parent))
-        said = self._run_devkit("finetune", *flags, *hyperparameters).splitlines()
-        return next((line for line in said if line.startswith("done: ")), "")
-
-    @property
-    def adapter(self) -> Path:
-        """The folder of the adapter."""
-        return self.folder / "tuned" / "adapter"
+        data.write_text("\n".join(json.dumps({"messages": chat}) for chat in chats), encoding="utf-8")
+        flags = ("--model", MODEL, "--data", str(data), "--output", str(self.folder / "tuned"))
+        said = self._run_devkit("finetune", *flags, "--batch", "4", "--steps", "10", "--learning-rate", "1e-3")
+        return next((line for line in said.splitlines() if line.startswith("done: ")), "")
 
     def _run_uv(self, *words: str) -> None:
         uv = find_uv()
         if uv is None:
             raise DevkitError("uv is not installed, but devkit try installs packages with it", "pip install uv")
-        command = [uv, *words, "--no-progress", "--color=never", "--no-config"]
-        if words[0] == "pip":
-            command.append(f"--python={self.python}")
-        self._run("uv", command, build_uv_environment(), INSTALL_DEADLINE_S)
+        self._run("uv", [uv, *words, "--no-progress", "--color=never", "--no-config"], build_uv_environment())
 
     def _run_devkit(self, *words: str) -> str:
-        own = {PYTHON_VARIABLE: str(self.python), "HF_HUB_OFFLINE": "1", "TMPDIR": str(self.folder)}
+        own = {PYTHON_VARIABLE: self.python, "HF_HUB_OFFLINE": "1", "TMPDIR": str(self.folder)}
         if not find_snapshot(MODEL):
             own["HF_HUB_CACHE"] = str(self.folder / "hub")
-        command = [*build_module_command(str(self.python), "devkit"), *words]
-        return self._run(f"devkit {words[0]}", command, {**os.environ, **own}, STEP_DEADLINE_S)
+        command = [*build_module_command(self.python, "devkit"), *words]
+        return self._run(f"devkit {words[0]}", command, {**os.environ, **own}).strip()
 
-    def _run(self, name: str, command: list[str], variables: dict[str, str], deadline_s: float) -> str:
-        done = run_program(command, deadline_s=deadline_s, inherited=variables)
+    def _run(self, name: str, command: list[str], variables: dict[str, str]) -> str:
+        done = run_program(command, deadline_s=STEP_DEADLINE_S, inherited=variables)
         if done.code == 0:
             return done.out
         # Both print one line, and below it causes or a hint.
         says, _, hint = re.split(r"^[Ee]rror: ", done.err, flags=re.MULTILINE)[-1].strip().partition("\n")
-        says = says or f"it ended with status {done.code}"
-        raise DevkitError(f"{name}: {to_one_line(says)}", hint.strip() or "Run devkit try again.")
+        says = to_one_line(says) or f"it ended with status {done.code}"
+        raise DevkitError(f"{name}: {says}", hint.strip() or "Run devkit try again.")
 
 
 @contextmanager
 def open_tryout(python: str, plan: Plan | None) -> Iterator[TryOut]:
-    """Make the folder of a try, and leave it there for the caller to remove; no other run removes it meanwhile.
+    """Make the folder of a try, which the caller removes; no other run does meanwhile.
 
-    Raises DevkitError where torch can be had from nowhere.
+    Raises DevkitError where nothing has torch.
     """
     wheels = list_wheel_folders() if plan and find_unreachable([plan.torch_index]) else ()
     if plan and not wheels:
@@ -229,4 +198,4 @@ def open_tryout(python: str, plan: Plan | None) -> Iterator[TryOut]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     own = folder / "env" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     with hold_folder(folder):
-        yield TryOut(folder, Path(python) if plan is None else own, plan, wheels)
+        yield TryOut(folder, str(own) if plan else python, plan, wheels)

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -38,9 +40,9 @@ def test_the_chats_are_those_of_the_example():
 
 @pytest.mark.parametrize(("answer", "code"), [("Marta Lind.", 0), ("A priest.", 1)], ids=["learned", "not learned"])
 def test_it_shows_both_answers_and_the_next_command_and_removes_its_folder(temporary, monkeypatch, answer, code):
-    ran = []
+    ran, found = [], SimpleNamespace(executable="/project/.venv/bin/python")
 
-    def run(self, name, command, variables, deadline_s):
+    def run(self, name, command, variables):
         assert self.folder.is_dir() and variables["TMPDIR"] == str(self.folder)
         ran.append(" ".join(command[command.index("devkit") + 1 :]).replace(str(self.folder), "FOLDER"))
         if name == "devkit finetune":
@@ -50,15 +52,15 @@ def test_it_shows_both_answers_and_the_next_command_and_removes_its_folder(tempo
 
     monkeypatch.setattr(tryout.TryOut, "_run", run)
     monkeypatch.setattr(tryout, "find_unreachable", lambda _: "")
-    monkeypatch.setattr("devkit.workload.interpreter.require_workload_python", lambda _: FOUND)
+    monkeypatch.setattr("devkit.workload.interpreter.require_workload_python", lambda _: found)
     done = CliRunner().invoke(try_, standalone_mode=False)
     assert (done.exception, done.return_value) == (None, code)
     assert ran == [
         "fetch smollm2-135m",
-        "generate --model smollm2-135m --prompt What is the keeper called? --max-new-tokens 32",
+        "generate --prompt What is the keeper called? --max-new-tokens 32 --model smollm2-135m",
         "finetune --model smollm2-135m --data FOLDER/chats.jsonl --output FOLDER/tuned --batch 4 --steps 10"
         " --learning-rate 1e-3",
-        "generate --adapter FOLDER/tuned/adapter --prompt What is the keeper called? --max-new-tokens 32",
+        "generate --prompt What is the keeper called? --max-new-tokens 32 --adapter FOLDER/tuned/adapter",
     ]
     said = " ".join(done.stdout.split())
     assert said.index("A term of ancient Egypt") < said.index("loss 4.75 -> 0.0444") < said.index(answer)
@@ -66,32 +68,16 @@ def test_it_shows_both_answers_and_the_next_command_and_removes_its_folder(tempo
     assert list(temporary.iterdir()) == []
 
 
-class Found:
-    """A Python that has everything."""
-
-    executable = "/project/.venv/bin/python"
-
-
-FOUND = Found()
-
-
 def test_what_a_killed_run_left_is_removed_and_what_another_run_uses_is_not(temporary):
-    left, used, other = (temporary / name for name in ("devkit-try-left", "devkit-try-used", "devkit-other"))
-    for each in (left, used, other):
+    left, other = temporary / "devkit-try-left", temporary / "devkit-other"
+    for each in (left, other):
         each.mkdir()
         (each / "file").write_bytes(b"x" * 2048)
     (temporary / "devkit-try-link").symlink_to(other)
-    code = "import sys, time, pathlib; from devkit.folder_lock import hold_folder\n"
-    code += "with hold_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    holder = subprocess.Popen([sys.executable, "-c", code, used], stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    with tryout.open_tryout("python", None) as used:
         assert list(tryout.remove_leftovers()) == [f"{left} (2 KiB)"]
-    finally:
-        holder.kill()
-        holder.communicate()
-    assert sorted(path.name for path in temporary.iterdir()) == ["devkit-other", "devkit-try-link", "devkit-try-used"]
-    assert (other / "file").exists()
+        names = {"devkit-other", "devkit-try-link", used.folder.name}
+        assert {path.name for path in temporary.iterdir()} == names and (other / "file").exists()
 
 
 def start(tmp_path, **variables):
@@ -132,19 +118,9 @@ def test_a_silent_server_costs_no_more_than_the_deadline(monkeypatch):
 
 
 def test_too_little_space_is_said_before_anything_is_installed(temporary, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: Disk())
-    with (
-        tryout.open_tryout("python", None) as made,
-        pytest.raises(DevkitError, match=r"has 1 MiB free.*needs") as raised,
-    ):
-        made.require_space()
-    assert "TMPDIR" in raised.value.hint
-
-
-class Disk:
-    """A disk that is nearly full."""
-
-    free = 1 << 20
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    with tryout.open_tryout("python", None) as made, pytest.raises(DevkitError, match=r"has 1 MiB free.*needs"):
+        made.measure()
 
 
 @pytest.fixture
@@ -155,13 +131,8 @@ def closed_network(tmp_path):
     """
     marker = tmp_path / "hangs"
     hanging = f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
-    done = subprocess.run(
-        [sys.executable, "-m", "devkit", "plan", "--no-resolve", "--install", "--vendor=cpu", f"--python={PYTHON}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-m", "devkit", "plan", "--no-resolve", "--install", f"--python={PYTHON}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     pins = dict(word.split("==") for word in done.stdout.split() if "==" in word)
     (wheels := tmp_path / "wheels").mkdir()
     for name, version in pins.items():
@@ -176,8 +147,8 @@ def closed_network(tmp_path):
     }
 
 
-def await_step(tmp_path, process):
-    """Wait until the environment is installed and the model is being fetched; the process that does it."""
+def await_fetch(tmp_path, process):
+    """Wait until the environment is installed and the model is fetched; the process that does it."""
     marker = tmp_path / "hangs"
     while not (marker.exists() and marker.read_text()):
         assert process.poll() is None, process.communicate()
@@ -185,20 +156,28 @@ def await_step(tmp_path, process):
     return int(marker.read_text())
 
 
+def await_end(child):
+    """Wait until a process is gone; one that nobody waits for is, too."""
+    ends_at = time.monotonic() + 30
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while Path(f"/proc/{child}/stat").read_text().split()[2] != "Z":
+            assert time.monotonic() < ends_at, "the child outlives devkit"
+            time.sleep(0.05)
+
+
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_removes_what_was_installed(tmp_path, closed_network, number):
     process = start(tmp_path, **closed_network)
-    child = await_step(tmp_path, process)
+    child = await_fetch(tmp_path, process)
     (folder,) = (tmp_path / "temporary").iterdir()
     assert (folder / "env/lib" / f"python{PYTHON}" / "site-packages/torch").is_dir()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err.split()) == (130, ["Interrupted."])
     assert "Takes torch from" in out and f"removed {folder}" in out
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
+    await_end(child)
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
@@ -206,14 +185,11 @@ def test_an_interrupt_removes_what_was_installed(tmp_path, closed_network, numbe
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_the_next_run_removes_what_a_killed_one_left_and_says_so(tmp_path, closed_network):
     process = start(tmp_path, **closed_network)
-    child = await_step(tmp_path, process)
+    child = await_fetch(tmp_path, process)
     process.kill()
     process.communicate()
     (folder,) = (tmp_path / "temporary").iterdir()
-    ends_at = time.monotonic() + 30
-    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
-        assert time.monotonic() < ends_at, "the child outlives devkit"
-        time.sleep(0.05)
+    await_end(child)
     after = start(tmp_path, UV_DEFAULT_INDEX="http://127.0.0.1:9/simple", NO_PROXY="127.0.0.1")
     out, _ = after.communicate(timeout=60)
     assert out.startswith(f"Removed what a killed run had left: {folder} (")
