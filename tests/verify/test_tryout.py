@@ -20,6 +20,7 @@ from devkit.verify import tryout
 from tests.wheels import make_index, make_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
+NOWHERE = "http://127.0.0.1:9/simple"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -83,9 +84,14 @@ def test_what_a_killed_run_left_is_removed_and_what_another_run_uses_is_not(temp
 def start(tmp_path, **variables):
     """`devkit try` in a new process, whose indexes are files; `made` is the temporary folder."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_", "HF_"))}
-    environment |= {"TMPDIR": str(tmp_path / "temporary"), "HOME": str(tmp_path), "UV_CACHE_DIR": str(tmp_path / "uv")}
+    environment |= {
+        "HF_HOME": str(tmp_path / "hub"),
+        "NO_PROXY": "127.0.0.1",
+        "TMPDIR": str(tmp_path / "temporary"),
+        "HOME": str(tmp_path),
+        "UV_CACHE_DIR": str(tmp_path / "uv"),
+    }
     environment |= {"DEVKIT_PYTHON": str(tmp_path / "bare" / "bin" / "python"), "COLUMNS": "300"} | variables
-    environment["HF_HOME"] = str(tmp_path / "hub")
     (tmp_path / "temporary").mkdir(exist_ok=True)
     argv = [sys.executable, "-m", "devkit", "try"]
     return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -93,7 +99,7 @@ def start(tmp_path, **variables):
 
 def test_without_a_network_it_says_so_in_one_line_within_two_seconds(tmp_path):
     began = time.monotonic()
-    process = start(tmp_path, UV_DEFAULT_INDEX="http://127.0.0.1:9/simple", NO_PROXY="127.0.0.1")
+    process = start(tmp_path, UV_DEFAULT_INDEX=NOWHERE)
     out, err = process.communicate(timeout=60)
     took_s = time.monotonic() - began
     assert (process.returncode, out, len(err.splitlines())) == (2, "", 2)
@@ -147,52 +153,30 @@ def closed_network(tmp_path):
     }
 
 
-def await_fetch(tmp_path, process):
-    """Wait until the environment is installed and the model is fetched; the process that does it."""
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="POSIX signals, and /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_it_is_ended_nothing_is_left_or_the_next_run_removes_it_and_says_so(tmp_path, closed_network, number):
+    process = start(tmp_path, **closed_network)
     marker = tmp_path / "hangs"
     while not (marker.exists() and marker.read_text()):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    return int(marker.read_text())
-
-
-def await_end(child):
-    """Wait until a process is gone; one that nobody waits for is, too."""
-    ends_at = time.monotonic() + 30
-    with suppress(FileNotFoundError, ProcessLookupError):
-        while Path(f"/proc/{child}/stat").read_text().split()[2] != "Z":
-            assert time.monotonic() < ends_at, "the child outlives devkit"
-            time.sleep(0.05)
-
-
-@pytest.mark.full
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_removes_what_was_installed(tmp_path, closed_network, number):
-    process = start(tmp_path, **closed_network)
-    child = await_fetch(tmp_path, process)
     (folder,) = (tmp_path / "temporary").iterdir()
     assert (folder / "env/lib" / f"python{PYTHON}" / "site-packages/torch").is_dir()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err.split()) == (130, ["Interrupted."])
-    assert "Takes torch from" in out and f"removed {folder}" in out
-    await_end(child)
-    assert list((tmp_path / "temporary").iterdir()) == []
-
-
-@pytest.mark.full
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_the_next_run_removes_what_a_killed_one_left_and_says_so(tmp_path, closed_network):
-    process = start(tmp_path, **closed_network)
-    child = await_fetch(tmp_path, process)
-    process.kill()
-    process.communicate()
-    (folder,) = (tmp_path / "temporary").iterdir()
-    await_end(child)
-    after = start(tmp_path, UV_DEFAULT_INDEX="http://127.0.0.1:9/simple", NO_PROXY="127.0.0.1")
-    out, _ = after.communicate(timeout=60)
-    assert out.startswith(f"Removed what a killed run had left: {folder} (")
+    child, ends_at = Path(f"/proc/{marker.read_text()}/stat"), time.monotonic() + 30
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while child.read_text().split()[2] != "Z":
+            assert time.monotonic() < ends_at, "the child outlives devkit"
+            time.sleep(0.05)
+    if number is signal.SIGKILL:
+        out, _ = start(tmp_path, UV_DEFAULT_INDEX=NOWHERE).communicate(timeout=60)
+        assert out.startswith(f"Removed what a killed run had left: {folder} (")
+    else:
+        assert (process.returncode, err.split()) == (130, ["Interrupted."])
+        assert "Takes torch from" in out and f"removed {folder} (" in out
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
