@@ -67,7 +67,7 @@ def _go_through(tryout: "TryOut") -> bool:
     from devkit.probe.uv_resolver import find_uv, find_uv_cache
     from devkit.verify.tryout import ANSWER, MODEL
 
-    download, disk = map(format_bytes, tryout.measure())
+    download, disk = tryout.measure()
     print_wrapped(f"A real model, {MODEL}, learns a name on this machine.")
     if tryout.plan is None:
         print_wrapped(f"It trains with {tryout.python}, which has torch.")
@@ -75,9 +75,10 @@ def _go_through(tryout: "TryOut") -> bool:
         print_wrapped(f"Takes torch from {join_words(tryout.wheels)}, as its index does not answer.")
     else:
         print_wrapped(f"Takes torch {tryout.plan.torch} ({tryout.plan.variant}) from {tryout.plan.torch_index}.")
-    cache = find_uv_cache(uv) if (uv := find_uv()) else "its cache"
-    print_wrapped(f"Downloads at most {download}, less what uv already has in {cache}.")
-    print_wrapped(f"Works in {tryout.folder}, with up to {disk}, and removes it.")
+    if download:
+        cache = find_uv_cache(uv) if (uv := find_uv()) else "its cache"
+        print_wrapped(f"Downloads at most {format_bytes(download)}, less what uv already has in {cache}.")
+    print_wrapped(f"Works in {tryout.folder}, with up to {format_bytes(disk)}, and removes it.")
     click.echo()
     said = ""
     for name, step in tryout.list_steps():

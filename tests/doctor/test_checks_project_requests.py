@@ -41,7 +41,6 @@ LAPTOP = without_gpu()
 NOT_REQUESTED = composed(service(request=""))
 BY_KEY = composed(service(request="    gpus: all\n"))
 BY_CDI = composed(service(request="    devices: [nvidia.com/gpu=all]\n"))
-IN_PART = composed(service(request="    gpus: [{count: 2}]\n"))
 TWO_CONTAINERS = {".devcontainer/cpu/devcontainer.json": dev(runArgs=None, build={"dockerfile": "../Dockerfile"})}
 BEHIND_A_VARIABLE = composed(
     "services:\n  dev:\n    build: .\n    extends:\n      file: gpu.${GPU:-cpu}.yml\n      service: gpu\n"

@@ -30,7 +30,6 @@ def _output_elsewhere(value: object, task: Task) -> bool:
 
 _TOKEN = (TOKEN, "the file that HF_TOKEN_PATH names; where it comes from is the engine's own")
 _COMPILED = (COMPILED, "compiled kernels outlive a start there, or have room at least")
-_MADE_BY_SHELL = "made in the container by the script, from the engine's own secret"
 _OF_A_POD = {"mount /home/dev/.config/huggingface": _TOKEN, "mount /opt/cache/compile": _COMPILED}
 _ALONE = "torchrun's own variables do nothing without torchrun"
 _MASTER = "the controller names the first pod of several and of one"
