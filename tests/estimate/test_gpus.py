@@ -43,6 +43,8 @@ def test_a_named_gpu_has_the_memory_that_programs_may_take(text, name, gib):
 def test_a_gpu_whose_memory_is_in_no_table_wants_it_in_the_name():
     with pytest.raises(DevkitError, match="the memory of the NVIDIA RTX A1000 is in no table"):
         find_gpu_spec("RTX A1000", Precision.BF16)
+    with pytest.raises(DevkitError, match="RTX 4070 for laptops is in no table"):
+        find_gpu_spec("NVIDIA GeForce RTX 4070 Laptop GPU", Precision.BF16)
 
 
 @pytest.mark.parametrize("text", ["H900", "", "L4/0", "T4 MIG 1g.5gb", "H100 MIG 7g.800gb"])
