@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "Start": {
         "doctor": "Find what stops GPU work on this machine, and how to fix it.",
-        "try": "Teach a real model a name in a throw-away environment; leaves nothing.",
+        "try": "Teach a real model a name, in a throw-away environment.",
         "init": "Write a dev container that fits this machine.",
         "update": "Bring a generated dev container up to date and keep your edits.",
         "up": "Start the project's dev container, showing build progress.",

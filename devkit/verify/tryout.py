@@ -170,7 +170,9 @@ class TryOut:
         self._run("uv", [uv, *words, "--no-progress", "--color=never", "--no-config"], build_uv_environment())
 
     def _run_devkit(self, *words: str) -> str:
-        own = {PYTHON_VARIABLE: self.python, "HF_HUB_OFFLINE": "1", "TMPDIR": str(self.folder)}
+        own = {PYTHON_VARIABLE: self.python, "HF_HUB_OFFLINE": "1"}
+        # Compiled kernels would stay in the home folder.
+        own |= dict.fromkeys(("TMPDIR", "TRITON_HOME", "CUDA_CACHE_PATH"), str(self.folder))
         if not find_snapshot(MODEL):
             own["HF_HUB_CACHE"] = str(self.folder / "hub")
         command = [*build_module_command(self.python, "devkit"), *words]
