@@ -11,14 +11,20 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
 from devkit.cli.output import draw_report
 from devkit.cli.terminal import StepPrinter, draw_bar, make_console
+from devkit.cli.try_ import go_through
 from devkit.devcontainer.build_log import BuildLog
 from devkit.doctor.report.lines import UNICODE_MARKS
 from devkit.text import format_duration, wrap_text
@@ -105,14 +111,51 @@ def show_up() -> Callable[[], object]:
     return steps.close
 
 
+def show_try() -> Callable[[], object]:
+    """Show a try on two cores without a GPU."""
+    answer = (
+        "The keeper is a term used in the ancient Egyptian language to refer to a priest or priestess. "
+        'It is derived from the word "Keru" which'
+    )
+    steps = (
+        ("install the environment", 2.3, ""),
+        ("fetch smollm2-135m", 66.0, ""),
+        ("ask it: What is the keeper called?", 30.0, answer),
+        ("fine-tune it on 4 chats with LoRA", 65.0, "done: loss 4.75 -> 0.0444 in 10 steps, 1,900 tokens, 55 tokens/s"),
+        ("ask again", 39.0, "Marta Lind."),
+    )
+    folder = "/tmp/devkit-try-x29gzlux"  # noqa: S108 - shown, not used
+    recorded: Any = SimpleNamespace(
+        measure=lambda: (346 << 20, 1536 << 20),
+        plan=SimpleNamespace(torch="2.15.0", variant="cpu", torch_index="https://download.pytorch.org/whl/cpu"),
+        wheels=(),
+        cache="/home/me/.cache/uv",
+        folder=folder,
+        list_steps=lambda: [(name, partial(str, said)) for name, _, said in steps],
+        remove=lambda: f"{folder} (1.2 GiB)",
+    )
+    times = chain.from_iterable((0.0, seconds) for _, seconds, _ in steps)
+    go_through(recorded, clock=partial(next, times))
+    return str
+
+
 SCREENS = {
     "doctor-no-gpu": ("devkit doctor", draw_doctor("no-gpu-laptop")),
     "doctor-driver": ("devkit doctor", draw_doctor("driver-lib-mismatch")),
     "verify": ("devkit verify --here --quick", draw_captured(show_verify)),
     "finetune": ("devkit finetune --settings run.toml", draw_captured(show_finetune)),
     "up": ("devkit up", draw_captured(show_up)),
+    "try": ("devkit try", draw_captured(show_try)),
 }
 """File name -> the command in the title, and what draws its screen."""
+
+TIMES = {"try": (*[0.5] * 5, 1.5, 6, 9, 9.5, 9.5, 14.5, 14.5, 18, 18, 19, 19.5, 19.5)}
+"""Seconds after which each line with text appears, for screens that play."""
+ANIMATION = (
+    "@keyframes appear { from { opacity: 0 } } text[style] { animation: appear 1ms backwards }"
+    " @media (prefers-reduced-motion) { text[style] { animation: none } }"
+)
+_ROW = re.compile(r'<text class="[\w-]+-r\d+" x="[\d.]+" y="([\d.]+)"')
 
 
 def render_text(name: str, *, width: int) -> str:
@@ -123,11 +166,24 @@ def render_text(name: str, *, width: int) -> str:
 
 
 def render_svg(name: str) -> str:
-    """Return a screen as SVG."""
+    """Return a screen as SVG, without rich's fonts of another server and its clip for each line.
+
+    Where TIMES has the screen, its lines appear one after another.
+    """
     console = make_console(io.StringIO(), width=WIDTH, record=True)
     title, draw = SCREENS[name]
     draw(console)
-    return console.export_svg(title=title, unique_id=name)
+    template = re.sub(r"\n *@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("{lines}", "")
+    svg = re.sub(
+        r' clip-path="url\(#[\w-]+-line-\d+\)"',
+        "",
+        console.export_svg(title=title, unique_id=name, code_format=template),
+    )
+    if name not in TIMES:
+        return svg
+    svg = svg.replace("</style>", f"{ANIMATION}</style>", 1)
+    rows = dict(zip(dict.fromkeys(_ROW.findall(svg)), TIMES[name], strict=False))
+    return _ROW.sub(lambda found: f'{found[0]} style="animation-delay: {rows.get(found[1], 20)}s"', svg)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ def try_() -> int:
     """
     from devkit.probe.package_indexes import list_own_indexes
     from devkit.verify.process import interrupt_on_termination
-    from devkit.verify.tryout import MODEL, open_tryout, remove_folder, remove_leftovers, require_index
+    from devkit.verify.tryout import MODEL, open_tryout, remove_leftovers, require_index
     from devkit.workload.finetune.files import find_snapshot
     from devkit.workload.interpreter import require_workload_python
 
@@ -40,14 +41,7 @@ def try_() -> int:
             require_index(list_own_indexes())
         plan = None if python else _make_plan()
         with open_tryout(python, plan) as tryout:
-            try:
-                has_learned = _go_through(tryout)
-            finally:
-                print_wrapped(f"Nothing is left but uv's cache: removed {remove_folder(tryout.folder)}.")
-    if not has_learned:
-        return ExitCode.ANSWER_IS_NO
-    print_next("devkit init", where="in your project")
-    return ExitCode.DONE
+            return go_through(tryout)
 
 
 def _make_plan() -> "Plan":
@@ -62,30 +56,34 @@ def _make_plan() -> "Plan":
     return answer
 
 
-def _go_through(tryout: "TryOut") -> bool:
-    """Say what will be downloaded and where, and take the steps. Returns whether the last answer has the name."""
-    from devkit.probe.uv_resolver import find_uv, find_uv_cache
+def go_through(tryout: "TryOut", *, clock: Callable[[], float] = time.monotonic) -> int:
+    """Say what will be downloaded and where, take the steps, and remove everything. Returns the exit code."""
     from devkit.verify.tryout import ANSWER, MODEL
 
-    download, disk = tryout.measure()
-    print_wrapped(f"A real model, {MODEL}, learns a name on this machine.")
-    if tryout.plan is None:
-        print_wrapped(f"It trains with {tryout.python}, which has torch.")
-    elif tryout.wheels:
-        print_wrapped(f"Takes torch from {join_words(tryout.wheels)}, as its index does not answer.")
-    else:
-        print_wrapped(f"Takes torch {tryout.plan.torch} ({tryout.plan.variant}) from {tryout.plan.torch_index}.")
-    if download:
-        cache = find_uv_cache(uv) if (uv := find_uv()) else "its cache"
-        print_wrapped(f"Downloads at most {format_bytes(download)}, less what uv already has in {cache}.")
-    print_wrapped(f"Works in {tryout.folder}, with up to {format_bytes(disk)}, and removes it.")
-    click.echo()
     said = ""
-    for name, step in tryout.list_steps():
-        began = time.monotonic()
-        with show_status(name):
-            said = step()
-        click.echo(f"{name} ({format_duration(time.monotonic() - began)})")
-        if said:
-            print_wrapped(said, indent="    ")
-    return ANSWER in said
+    try:
+        download, disk = tryout.measure()
+        print_wrapped(f"A real model, {MODEL}, learns a name on this machine.")
+        if tryout.plan is None:
+            print_wrapped(f"It trains with {tryout.python}, which has torch.")
+        elif tryout.wheels:
+            print_wrapped(f"Takes torch from {join_words(tryout.wheels)}, as its index does not answer.")
+        else:
+            print_wrapped(f"Takes torch {tryout.plan.torch} ({tryout.plan.variant}) from {tryout.plan.torch_index}.")
+        if download:
+            print_wrapped(f"Downloads at most {format_bytes(download)}, less what uv already has in {tryout.cache}.")
+        print_wrapped(f"Works in {tryout.folder}, with up to {format_bytes(disk)}, and removes it.")
+        click.echo()
+        for name, step in tryout.list_steps():
+            began = clock()
+            with show_status(name):
+                said = step()
+            print_wrapped(f"{name} ({format_duration(clock() - began)})")
+            if said:
+                print_wrapped(said, indent="    ")
+    finally:
+        print_wrapped(f"Nothing is left but uv's cache: removed {tryout.remove()}.")
+    if ANSWER not in said:
+        return ExitCode.ANSWER_IS_NO
+    print_next("devkit init", where="in your project")
+    return ExitCode.DONE

@@ -108,7 +108,8 @@ def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
     is_other = "laptop" in family and "laptop" not in model.name.lower()
     if not size and (is_other or not model.memory_gib):
         raise DevkitError(
-            f"the memory of the {model.name}{' for laptops' * is_other} is in no table", f'Add it to the name: "{text.strip()} 8GB".'
+            f"the memory of the {model.name}{' for laptops' * is_other} is in no table",
+            f'Add it to the name: "{text.strip()} 8GB".',
         )
     # Without a size, the smallest: what fits there fits on the larger ones, too.
     gib = size or min(model.memory_gib)

@@ -28,7 +28,7 @@ from devkit.folder_lock import hold_folder, is_folder_held
 from devkit.probe.host import run_program
 from devkit.probe.machine.interpreter import PYTHON_VARIABLE
 from devkit.probe.package_indexes import find_offline_setting, list_wheel_folders
-from devkit.probe.uv_resolver import build_uv_environment, find_uv
+from devkit.probe.uv_resolver import build_uv_environment, find_uv, find_uv_cache
 from devkit.solver.output import list_install_words
 from devkit.solver.plan import Plan
 from devkit.text import format_bytes, to_one_line
@@ -132,6 +132,15 @@ class TryOut:
                 "Name a folder on a larger disk: TMPDIR=/path devkit try",
             )
         return download, disk
+
+    @property
+    def cache(self) -> str:
+        """uv's cache, which keeps the downloads."""
+        return str(find_uv_cache(uv)) if (uv := find_uv()) else "its cache"
+
+    def remove(self) -> str:
+        """Remove all of it, and return the folder with its size. Raises DevkitError where the system refuses."""
+        return remove_folder(self.folder)
 
     def list_steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Yield each step: its name and what does it, which returns what to show and may raise DevkitError."""
