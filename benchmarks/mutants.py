@@ -7,6 +7,7 @@ Each mutant is written into a copy of the repository, in which the tests of its 
 import argparse
 import ast
 import functools
+import json
 import os
 import random
 import re
@@ -21,7 +22,7 @@ from queue import SimpleQueue
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.machine import record
+from benchmarks.machine import RESULTS, record
 
 ROOT = Path(__file__).resolve().parents[1]
 AREAS = {
@@ -38,6 +39,44 @@ AREAS = {
     "export": (("devkit/export",), ("tests/export", "tests/cli/test_export.py")),
     "estimate": (("devkit/estimate",), ("tests/estimate", "tests/cli/test_estimate.py", "tests/export/test_sizing.py")),
     "cli": (("devkit/cli",), ("tests/cli",)),
+    # What the promises of SECURITY.md rest on; the tests of those promises, the quick ones first.
+    "resolver": (
+        ("devkit/probe/uv_resolver.py", "devkit/probe/package_indexes.py", "devkit/facts/dependencies.py"),
+        (
+            "tests/probe/test_uv_resolver.py",
+            "tests/cli/test_policy.py",
+            "tests/cli/test_private_indexes.py",
+            "tests/cli/test_canary.py",
+        ),
+    ),
+    "journal": (
+        (
+            *("devkit/render/changes.py", "devkit/render/journal.py", "devkit/render/files.py"),
+            *("devkit/whole_files.py", "devkit/folder_lock.py", "devkit/user_folder.py"),
+        ),
+        (
+            *("tests/test_whole_files.py", "tests/test_folder_lock.py", "tests/cli/test_hostile_folder.py"),
+            *("tests/render/test_write.py", "tests/render/test_merge.py", "tests/cli/test_doctor_fix.py"),
+        ),
+    ),
+    "redaction": (
+        ("devkit/facts/redact.py", "devkit/facts/secrets.py", "devkit/render/diffs.py"),
+        ("tests/render/test_diffs.py", "tests/facts/test_redact.py", "tests/cli/test_planted_secrets.py"),
+    ),
+    "sinks": (
+        (
+            *("devkit/text.py", "devkit/cli/output.py", "devkit/cli/terminal.py", "devkit/doctor/report"),
+            *("devkit/render/html.py", "devkit/render/templates.py", "devkit/formats/shell.py"),
+            "devkit/export/quoting.py",
+        ),
+        (
+            *("tests/test_text.py", "tests/export/launchers/test_quoting.py", "tests/formats/test_shell.py"),
+            *("tests/doctor/test_hostile_facts.py", "tests/render/test_hostile_reports.py"),
+            *("tests/render/test_report_page.py", "tests/doctor/test_report.py", "tests/doctor/test_first_screen.py"),
+            *("tests/render/test_injection.py", "tests/cli/test_terminal.py", "tests/doctor/test_report_formats.py"),
+            "tests/cli/test_hostile_text.py",
+        ),
+    ),
 }
 """The source of each area, and the tests that may notice a change in it: fewer than all, so the share is a lower bound."""
 TIERS = {"make test": "not full and not nightly", "make test-all": "full and not engine"}
@@ -102,11 +141,10 @@ def list_functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
 def list_mutants(paths: tuple[str, ...]) -> list[tuple[str, int, int]]:
     """Every mutant of an area: its file, its function's place among those of the file, and its number within that."""
     found = []
-    for path in paths:
-        for file in sorted(Path(path).rglob("*.py")):
-            for place, function in enumerate(list_functions(ast.parse(file.read_text(encoding="utf-8")))):
-                count = sum(len(list(mutations(*each))) for each in list_nodes(function))
-                found += [(str(file), place, number) for number in range(count)]
+    for file in list_files(paths):
+        for place, function in enumerate(list_functions(ast.parse(file.read_text(encoding="utf-8")))):
+            count = sum(len(list(mutations(*each))) for each in list_nodes(function))
+            found += [(str(file), place, number) for number in range(count)]
     return found
 
 
@@ -180,6 +218,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--area", action="append", choices=AREAS, help="default: all; repeat")
     parser.add_argument("--quick", action="store_true", help="only the tests of make test")
+    parser.add_argument("--keep", type=Path, help="a file of what was tried, which a run that was ended goes on from")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     areas = options.area or list(AREAS)
@@ -189,6 +228,8 @@ def main() -> int:
         for area in areas
         for mutant in random.Random(f"{options.seed} {area}").sample(list_mutants(AREAS[area][0]), options.each)
     ]
+    kept = options.keep.read_text(encoding="utf-8").splitlines() if options.keep and options.keep.exists() else []
+    tried: dict[tuple[str, int, int], dict[str, str]] = {tuple(at): row for at, row in map(json.loads, kept)}
     with tempfile.TemporaryDirectory(prefix="devkit-mutants-") as scratch:
         copies: SimpleQueue[Path] = SimpleQueue()
         ignored = shutil.ignore_patterns(".venv", ".git", "build", ".cache", "__pycache__", ".*_cache", ".hypothesis")
@@ -196,11 +237,17 @@ def main() -> int:
             copies.put(Path(shutil.copytree(ROOT, Path(scratch, str(number)), ignore=ignored, symlinks=True)))
 
         def try_one(each: tuple[str, tuple[str, int, int]]) -> dict[str, str]:
+            if each[1] in tried:
+                return tried[each[1]]
             copy = copies.get()
             try:
-                return notice(copy, *each, tiers)
+                row = notice(copy, *each, tiers)
             finally:
                 copies.put(copy)
+            if options.keep:
+                with options.keep.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([each[1], row]) + "\n")
+            return row
 
         def try_none(area: str, tier: str) -> str:
             copy = copies.get()
@@ -210,7 +257,7 @@ def main() -> int:
                 copies.put(copy)
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            pairs = [(area, tier) for tier in tiers for area in areas]
+            pairs = [(area, tier) for tier in tiers for area in areas if not tried]
             for (area, tier), failing in zip(pairs, pool.map(try_none, *zip(*pairs, strict=True)), strict=True):
                 if failing:
                     parser.error(f"the tests of {area} in {tier} fail without a mutant: {failing}")
@@ -223,7 +270,8 @@ def main() -> int:
         result[area] = {"seed": options.seed, "sampled": len(by), "make test": quick, "survivors": survivors}
         print(f"{area}: make test notices {quick} of {len(by)}, with make test-all {len(by) - len(survivors)}")
     if options.record:
-        print(f"recorded in {record('mutants', {'areas': result})}")
+        known = json.loads((RESULTS / "mutants.json").read_text(encoding="utf-8"))["areas"]
+        print(f"recorded in {record('mutants', {'areas': {**known, **result}})}")
     return int(sum(row["by"] == "make test" for row in rows) < 0.85 * len(rows))
 
 
