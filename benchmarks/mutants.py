@@ -41,7 +41,10 @@ AREAS = {
     "cli": (("devkit/cli",), ("tests/cli",)),
     # What the promises of SECURITY.md rest on; the tests of those promises, the quick ones first.
     "resolver": (
-        ("devkit/probe/uv_resolver.py", "devkit/probe/package_indexes.py", "devkit/facts/dependencies.py"),
+        (
+            *("devkit/probe/uv_resolver.py", "devkit/probe/package_indexes.py", "devkit/facts/dependencies.py"),
+            "devkit/user_folder.py",
+        ),
         (
             "tests/probe/test_uv_resolver.py",
             "tests/cli/test_policy.py",
@@ -52,11 +55,12 @@ AREAS = {
     "journal": (
         (
             *("devkit/render/changes.py", "devkit/render/journal.py", "devkit/render/files.py"),
-            *("devkit/whole_files.py", "devkit/folder_lock.py", "devkit/user_folder.py"),
+            *("devkit/whole_files.py", "devkit/folder_lock.py"),
         ),
         (
             *("tests/test_whole_files.py", "tests/test_folder_lock.py", "tests/cli/test_hostile_folder.py"),
-            *("tests/render/test_write.py", "tests/render/test_merge.py", "tests/cli/test_doctor_fix.py"),
+            *("tests/render/test_write.py", "tests/render/test_merge.py", "tests/render/test_repair.py"),
+            "tests/cli/test_doctor_fix.py",
         ),
     ),
     "redaction": (

@@ -21,6 +21,7 @@ from devkit.render.changes import compute_changes, write_changes
 from devkit.render.devkit_lock import compute_blob_id, parse_lock, render_lock
 from devkit.render.files import Artifact
 from devkit.render.journal import JOURNAL_PATH, Journal, Step, format_journal
+from devkit.whole_files import write_whole
 from tests.cli.test_init import GPU, devkit, tree
 from tests.render.plans import GPU_PLAN
 
@@ -196,6 +197,32 @@ def test_on_a_full_disk_the_advice_is_to_free_space(tmp_path, monkeypatch):
     with pytest.raises(DevkitError, match="No space left") as refused:
         run(tmp_path)
     assert refused.value.hint == "Free space on that disk. Nothing was changed."
+
+
+@pytest.mark.parametrize(
+    ("write", "is_lasting"),
+    [
+        pytest.param(lambda path: run(path.parent, edited=(Artifact("devkit.toml", b"new"),)), True, id="a run"),
+        pytest.param(lambda path: writing.replace_file(path, b"old", b"new"), True, id="a repair"),
+        pytest.param(lambda path: write_whole(path, b"new"), False, id="a report"),
+    ],
+)
+def test_a_power_cut_leaves_no_half_file_and_takes_back_no_change_of_a_project(
+    tmp_path, monkeypatch, write, is_lasting
+):
+    path = tmp_path / "devkit.toml"
+    path.write_text("old")
+    synced = []
+    sync = os.fsync
+
+    def watch(descriptor):
+        sync(descriptor)
+        synced.append((os.fstat(descriptor).st_ino, path.read_text()))
+
+    monkeypatch.setattr(os, "fsync", watch)
+    write(path)
+    assert (path.stat().st_ino, "old") in synced, "the content is on the disk before it has the name"
+    assert ((tmp_path.stat().st_ino, "new") in synced) == is_lasting, "the folder, with the name"
 
 
 def test_private_settings_stay_private_and_a_script_may_run(tmp_path):
