@@ -26,7 +26,7 @@ from devkit.facts.model import (
     System,
     Xid,
 )
-from devkit.facts.redact import Redaction, build_redaction, redact_facts
+from devkit.facts.redact import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.doctor.machines import healthy, inside
@@ -65,6 +65,7 @@ def shown(text):
         pytest.param("ghp_0123456789012345678901234567890123", "redacted", id="a code host's token"),
         pytest.param("GPU-1a2b3c4d-1111-2222-3333-444455556666", "GPU-1a2b3c4d", id="the tail of a UUID"),
         pytest.param("MIG-1a2b3c4d-1111-2222-3333-444455556666", "MIG-1a2b3c4d", id="the tail of a MIG UUID"),
+        pytest.param("login: alice, node: gpu7", "login: user, node: host", id="names beside a word for them"),
         pytest.param("nvidia.com/gpu=0", "nvidia.com/gpu=0", id="a text without a name stays"),
     ],
 )
@@ -306,10 +307,20 @@ def test_names_and_addresses_of_everyday_logs_are_redacted(text, gone):
         "commit 0123456789abcdef0123456789abcdef01234567",
         "loss=0.3 passed=3 compass: north",
         "CUDA_VISIBLE_DEVICES=0",
+        "user=root hostname: localhost, machine: x86_64",
     ],
 )
 def test_what_a_diagnosis_needs_is_kept(text):
     assert Redaction(()).redact_text(text) == text
+
+
+def test_what_was_removed_is_counted_and_lines_that_may_hold_more_are_shown():
+    before = "user=alice on node=gpu7\nloss 0.3\nlogin: bob"
+    assert count_removed(before, Redaction(()).redact_text(before)) == 3
+    assert count_removed(before, before) == 0
+    doubtful = [f"id {number}: aB3dE5gH7jK9mN1pQ3sT" for number in range(6)]
+    plain = ["commit 0123456789abcdef0123456789abcdef01234567", "torch.nn.modules.Conv2dNormActivation512x"]
+    assert find_doubtful_lines("\n".join([*plain, *doubtful, *doubtful])) == (*doubtful[:5],)
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,9 @@ def test_on_a_full_disk_the_advice_is_to_free_space(tmp_path, monkeypatch):
 
     monkeypatch.setattr(writing, "_write_synced", refuse)
     with pytest.raises(DevkitError, match="No space left") as refused:
-        run(tmp_path)
+        run(tmp_path / "new" / "project")
     assert refused.value.hint == "Free space on that disk. Nothing was changed."
+    assert list(tmp_path.iterdir()) == [], "folders made for the project are removed"
 
 
 @pytest.mark.parametrize(
@@ -508,6 +509,15 @@ def test_a_run_killed_between_two_renames_is_finished_and_said(tmp_path):
     assert "finished the changes of an interrupted devkit:" in writing.finish_writes(tmp_path)
     assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
     assert writing.finish_writes(tmp_path) == ""
+
+
+@needs_fork
+def test_a_write_of_other_files_finishes_first_what_a_killed_run_had_begun(tmp_path):
+    run(tmp_path)
+    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    notes = Artifact("notes.txt", b"mine")
+    write_changes(tmp_path, [writing.compute_change(tmp_path, notes)])
+    assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, notes, *SECOND)}
 
 
 @needs_fork
