@@ -16,7 +16,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from devkit.folder_lock import hold_folder
-with hold_folder(Path(sys.argv[1])):
+with hold_folder(Path(sys.argv[2])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -29,7 +29,9 @@ def holder(tmp_path):
     """Another process that holds the folder."""
     folder = tmp_path / "project"
     folder.mkdir()
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE)
+    (tmp_path / "devkit").write_text(HOLD)
+    argv = [sys.executable, str(tmp_path / "devkit"), "init", str(folder), "--index=https://me:planted@host/simple"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"held\n"
     yield folder, process
     process.kill()
@@ -40,13 +42,13 @@ def test_the_second_writer_waits_says_so_and_names_the_first(holder):
     folder, process = holder
     said = []
     with (
-        pytest.raises(DevkitError, match=r"(process \d+|another devkit) is writing to"),
+        pytest.raises(DevkitError, match=r"^(devkit init \(process \d+\)|another devkit) is writing to"),
         hold_folder(folder, timeout_s=0.6, report_wait=said.append),
     ):
         pass
     assert len(said) == 1 and said[0].startswith("Waiting for ")
     if sys.platform == "linux":
-        assert f"process {process.pid}" in said[0]
+        assert said[0] == f"Waiting for devkit init (process {process.pid}), which is writing to {folder} ..."
 
 
 def test_a_killed_writer_holds_nothing(holder):
