@@ -308,6 +308,7 @@ def test_names_and_addresses_of_everyday_logs_are_redacted(text, gone):
         "loss=0.3 passed=3 compass: north",
         "CUDA_VISIBLE_DEVICES=0",
         "user=root hostname: localhost, machine: x86_64",
+        "requirepass $REDIS_PASSWORD_1",
     ],
 )
 def test_what_a_diagnosis_needs_is_kept(text):
