@@ -204,8 +204,9 @@ def notice(copy: Path, area: str, mutant: tuple[str, int, int], tiers: dict[str,
     tests = list_tests(area, list_words(mutant))
     by = failing = ""
     try:
-        for tier, marks in tiers.items():
-            if failing := find_failing(copy, tests, marks):
+        # Most are noticed by the first modules: the others need not be collected for them.
+        for tier, part in ((tier, part) for tier in tiers for part in (tests[:2], tests[2:]) if part):
+            if failing := find_failing(copy, part, tiers[tier]):
                 by = tier
                 break
     finally:
