@@ -221,6 +221,7 @@ def test_no_form_of_the_report_repeats_one(project, style):
     done = ran(project, "doctor", "--format", style, "--verbose", "--save-facts", "../facts.json")
     assert done.code in (0, 1), done.err
     assert not leaks(done.out + done.err)
+    assert "Facts saved to ../facts.json." in done.err
     assert not leaks((project.parent / "facts.json").read_text())
 
 

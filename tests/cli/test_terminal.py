@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from devkit.cli.terminal import StepPrinter, show_status
+from devkit.facts.store import format_facts
 from docs.screens import FOLDER, SCREENS, render_svg, render_text
 from tests.cli.test_doctor_process import on_terminal
+from tests.forked_commands import run_devkit
 from tests.golden import assert_golden
+from tests.hosts import facts_of
 
 SNAPSHOTS = Path(__file__).parent / "screens"
 WIDTHS = (60, 120)
@@ -59,6 +62,17 @@ def test_what_a_terminal_gets(environment, is_colored):
     shown = on_terminal(**environment)
     assert ("\x1b[" in shown) is is_colored
     assert "problem: the loaded NVIDIA" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("style", ["text", "json", "sarif", "markdown", "html", "prometheus", "line"])
+def test_a_file_gets_what_a_pipe_gets(tmp_path, style):
+    (tmp_path / "facts.json").write_text(format_facts(facts_of("cdi-of-old-driver")))
+    words = ("doctor", "--facts", "facts.json", "--format", style)
+    printed = run_devkit(*words, cwd=tmp_path).stdout
+    assert run_devkit(*words, "--output", "report", cwd=tmp_path).stdout == ""
+    times = re.compile(r'"ms": [\d.]+')
+    assert times.sub("", (tmp_path / "report").read_text()) == times.sub("", printed)
+    assert printed.endswith("\n") and not printed.endswith("\n\n")
 
 
 @pytest.mark.full
