@@ -67,6 +67,6 @@ def _remove_leftovers(folder: Path, start: str) -> None:
             try:
                 os.kill(int(process[1]), 0)
             except ProcessLookupError:
-                path.unlink(missing_ok=True)
+                path.unlink()
             except (PermissionError, OverflowError):
                 continue

@@ -24,6 +24,17 @@ with hold_folder(Path(sys.argv[2])):
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows locks a file in the temporary folder")
 
 
+@pytest.fixture(autouse=True)
+def lowest_descriptor():
+    """Every test ends without a descriptor left open, which would hold the lock, too."""
+    before = os.dup(1)
+    os.close(before)
+    yield
+    after = os.dup(1)
+    os.close(after)
+    assert after == before
+
+
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds the folder."""

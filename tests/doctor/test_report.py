@@ -51,6 +51,20 @@ def test_verdict_and_root_causes(outcomes, health, root_causes):
     assert a_report(*outcomes).root_causes == root_causes
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "line"),
+    [
+        ([PASSED, CRASHED], "warnings: AAA007 crashed"),
+        ([HUNG, WARNING], "incomplete: `modinfo` did not answer in time"),
+        ([an_outcome("AAA011", a_finding(message="\x1b[2Jtwo\nlines"))], "problems: AAA011 [2Jtwo lines"),
+        ([ROOT, an_outcome("AAA011", a_finding())], "problems: AAA001 the cause (AAA011 too)"),
+    ],
+    ids=["crashed", "incomplete", "hostile", "two causes"],
+)
+def test_one_line_holds_the_verdict_and_the_first_cause(outcomes, line):
+    assert a_report(*outcomes).line == line
+
+
 def test_the_document_is_the_contract():
     document = a_report(ROOT, CONSEQUENCE, PASSED, SKIPPED, CRASHED).to_document()
     assert json.loads(json.dumps(document)) == document
