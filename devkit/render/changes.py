@@ -467,8 +467,7 @@ def replace_file(
     """
     names = [path.with_name(f"{path.name}.devkit-backup{number}") for number in ("", *range(2, 1000))]
     # A run that was killed may have left the very backup.
-    same = (each for each in names if not each.exists() or (each.is_file() and each.stat().st_size == len(before)))
-    backup = next(each for each in same if not each.exists() or each.read_bytes() == before)
+    backup = next(each for each in names if not each.exists() or (each.is_file() and each.read_bytes() == before))
     staged = get_staging_path(path)
     written = [staged, get_staging_path(backup)]
     try:
