@@ -112,6 +112,15 @@ def test_the_document_names_what_was_lost_and_for_which_checks():
     assert document["lost"] == [{"reason": "`modinfo` did not answer in time", "checks": ["AAA008"]}]
 
 
+def test_of_much_that_was_lost_five_are_named_and_the_rest_is_counted():
+    codes = [f"AAA02{number}" for number in range(6)]
+    alike = text(*(replace(HUNG, check=replace(HUNG.check, code=code)) for code in codes))
+    assert "needed by AAA020, AAA021, AAA022, AAA023, AAA024 and 1 more" in " ".join(alike.split())
+    others = [an_outcome(code, verdict=Skipped(f"{code} hung", is_lost=True)) for code in codes]
+    assert "AAA024 hung; needed by AAA024\n  and 1 other reading (--json lists all)\n" in text(*others)
+    assert "other reading" not in text(*others[1:])
+
+
 def test_what_was_lost_is_in_the_first_lines_and_below_a_problem():
     first, second, *_ = text(HUNG, WARNING).splitlines()
     assert first == "? incomplete: 1 check for problems that stop GPU work could not run"

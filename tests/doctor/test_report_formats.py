@@ -380,3 +380,13 @@ def test_links_that_are_up_are_shown():
     gpus = tuple(gpu(index, health=health(nvlink_active=active)) for index, active in enumerate((18, 17)))
     readings = LAYER_READINGS["hardware"](changed(healthy(), {"nvml.gpus": gpus}))
     assert [reading.value for reading in readings if reading.name == "NVLinks up"] == ["17 to 18"]
+
+
+def test_pairs_of_gpus_are_counted_by_what_connects_them():
+    far = ("pci0000:80", "0000:80:01.0", "0000:81:00.0")
+    gpus = tuple(
+        dataclasses.replace(PCI, address=f"0000:1{bus}:00.0", bridges=bridges, numa_node=node)
+        for bus, (bridges, node) in enumerate([(SWITCH, 0)] * 3 + [(far, 1)] * 2)
+    )
+    readings = LAYER_READINGS["hardware"](changed(healthy(), {"driver.pci_gpus": gpus}))
+    assert [reading.value for reading in readings if reading.name == "pairs of GPUs"] == ["4 PIX and 6 SYS"]
