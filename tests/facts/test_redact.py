@@ -309,6 +309,7 @@ def test_names_and_addresses_of_everyday_logs_are_redacted(text, gone):
         "CUDA_VISIBLE_DEVICES=0",
         "user=root hostname: localhost, machine: x86_64",
         "requirepass $REDIS_PASSWORD_1",
+        "password: null, api_key=$API_KEY, tokens: 512",
     ],
 )
 def test_what_a_diagnosis_needs_is_kept(text):
