@@ -33,8 +33,8 @@ def test_the_values_that_were_there_are_hidden(text):
 
 
 def test_what_devkit_adds_is_shown():
-    shown = format_unified_diff("x", b"A_B: one\n", b"A_B: one\nNVIDIA_VISIBLE_DEVICES: all\n")
-    assert "+NVIDIA_VISIBLE_DEVICES: all" in shown
+    shown = format_unified_diff("x", b"A_B: one\n", b"A_B: one\nNVIDIA_VISIBLE_DEVICES: all\nENV LEVEL debug\n")
+    assert "+NVIDIA_VISIBLE_DEVICES: all\n+ENV LEVEL debug" in shown
 
 
 def test_controls_in_a_file_move_no_cursor():
