@@ -65,6 +65,7 @@ def shown(text):
         pytest.param("ghp_0123456789012345678901234567890123", "redacted", id="a code host's token"),
         pytest.param("GPU-1a2b3c4d-1111-2222-3333-444455556666", "GPU-1a2b3c4d", id="the tail of a UUID"),
         pytest.param("MIG-1a2b3c4d-1111-2222-3333-444455556666", "MIG-1a2b3c4d", id="the tail of a MIG UUID"),
+        pytest.param("Nov  2 03:04:05 box kernel: x\nno box", "Nov  2 03:04:05 host kernel: x\nno host", id="a log"),
         pytest.param("login: alice, node: gpu7", "login: user, node: host", id="names beside a word for them"),
         pytest.param("nvidia.com/gpu=0", "nvidia.com/gpu=0", id="a text without a name stays"),
     ],
