@@ -25,6 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.machine import RESULTS, record
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def name_files(folder: str, names: str) -> tuple[str, ...]:
+    """The paths of modules of a folder."""
+    return tuple(f"{folder}/{name}.py" for name in names.split())
+
+
 AREAS = {
     "doctor": (("devkit/doctor",), ("tests/doctor", "tests/cli/test_doctor.py", "tests/cli/test_explain.py")),
     "solver": (("devkit/solver",), ("tests/solver", "tests/cli/test_plan.py", "tests/cli/test_plan_resolution.py")),
@@ -39,41 +46,26 @@ AREAS = {
     "export": (("devkit/export",), ("tests/export", "tests/cli/test_export.py")),
     "estimate": (("devkit/estimate",), ("tests/estimate", "tests/cli/test_estimate.py", "tests/export/test_sizing.py")),
     "cli": (("devkit/cli",), ("tests/cli",)),
-    # What SECURITY.md promises: fewer modules, and the tests that hold each promise, the quick ones first.
+    # What SECURITY.md promises: fewer modules, and the tests that hold each promise.
     "resolver": (
-        ("devkit/probe/uv_resolver.py", "devkit/probe/package_indexes.py", "devkit/user_folder.py"),
-        ("tests/probe/test_uv_resolver.py", "tests/cli/test_private_indexes.py", "tests/cli/test_explain_releases.py"),
+        name_files("devkit", "probe/uv_resolver probe/package_indexes user_folder"),
+        name_files("tests", "probe/test_uv_resolver cli/test_private_indexes cli/test_explain_releases"),
     ),
     "journal": (
-        tuple(f"devkit/{each}.py" for each in ("render/changes", "render/journal", "whole_files", "folder_lock")),
-        (
-            *("tests/test_whole_files.py", "tests/test_folder_lock.py", "tests/cli/test_hostile_folder.py"),
-            *("tests/render/test_write.py", "tests/render/test_merge.py", "tests/render/test_repair.py"),
-        ),
+        name_files("devkit", "render/changes render/journal whole_files folder_lock"),
+        name_files("tests", "test_whole_files test_folder_lock cli/test_hostile_folder")
+        + name_files("tests/render", "test_write test_merge test_repair"),
     ),
     "redaction": (
-        ("devkit/facts/redact.py", "devkit/facts/secrets.py", "devkit/render/diffs.py"),
-        ("tests/render/test_diffs.py", "tests/facts/test_redact.py", "tests/cli/test_planted_secrets.py"),
+        name_files("devkit", "facts/redact facts/secrets render/diffs"),
+        name_files("tests", "render/test_diffs facts/test_redact cli/test_planted_secrets"),
     ),
     "sinks": (
-        (
-            *("devkit/text.py", "devkit/cli/output.py", "devkit/cli/terminal.py", "devkit/doctor/report"),
-            *("devkit/render/html.py", "devkit/formats/shell.py", "devkit/export/quoting.py"),
-        ),
-        (
-            *(
-                "tests/doctor/test_report.py",
-                "tests/doctor/test_report_formats.py",
-                "tests/doctor/test_hostile_facts.py",
-            ),
-            *("tests/test_text.py", "tests/formats/test_shell.py", "tests/export/launchers/test_quoting.py"),
-            *(
-                "tests/render/test_report_page.py",
-                "tests/render/test_injection.py",
-                "tests/doctor/test_first_screen.py",
-            ),
-            *("tests/cli/test_terminal.py", "tests/cli/test_planted_secrets.py", "tests/cli/test_hostile_text.py"),
-        ),
+        name_files("devkit", "text cli/output cli/terminal")
+        + ("devkit/doctor/report", *name_files("devkit", "render/html formats/shell export/quoting")),
+        name_files("tests/doctor", "test_report test_report_formats test_first_screen test_hostile_facts")
+        + name_files("tests", "test_text formats/test_shell export/launchers/test_quoting render/test_report_page")
+        + name_files("tests", "render/test_injection cli/test_terminal cli/test_planted_secrets cli/test_hostile_text"),
     ),
 }
 """The source of each area, and the tests that may notice a change in it: fewer than all, so the share is a lower bound."""

@@ -33,10 +33,7 @@ PARTS = {
     ),
     "5 models and data": ("crashes", "tests/workload/finetune/test_hostile_models.py"),
     "6 secrets": (
-        "leaks",
-        "tests/cli/test_planted_secrets.py",
-        "tests/facts/test_redact.py",
-        "tests/cli/test_canary.py",
+        *("leaks", "tests/cli/test_planted_secrets.py", "tests/facts/test_redact.py", "tests/cli/test_canary.py"),
         "tests/cli/test_private_indexes.py",
     ),
     "7 scanners": ("executions",),

@@ -37,6 +37,11 @@ def test_what_devkit_adds_is_shown():
     assert "+NVIDIA_VISIBLE_DEVICES: all\n+ENV LEVEL debug" in shown
 
 
+def test_bytes_that_are_no_text_are_not_shown():
+    assert format_unified_diff("x", b"\xff", b"\xfe") == "x: binary files differ"
+    assert format_unified_diff("x", b"\xff", b"\xff") == ""
+
+
 def test_controls_in_a_file_move_no_cursor():
     shown = format_unified_diff("x", b"a\n", "b\x1b]0;title\x07\u202e\n".encode())
     assert "\x1b" not in shown and "\u202e" not in shown
