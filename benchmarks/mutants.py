@@ -61,8 +61,10 @@ AREAS = {
         name_files("tests", "render/test_diffs facts/test_redact cli/test_planted_secrets"),
     ),
     "sinks": (
-        name_files("devkit", "text cli/output cli/terminal")
-        + ("devkit/doctor/report", *name_files("devkit", "render/html formats/shell export/quoting")),
+        (
+            *(*name_files("devkit", "text cli/output cli/terminal"), "devkit/doctor/report"),
+            *name_files("devkit", "render/html formats/shell export/quoting"),
+        ),
         name_files("tests/doctor", "test_report test_report_formats test_first_screen test_hostile_facts")
         + name_files("tests", "test_text formats/test_shell export/launchers/test_quoting render/test_report_page")
         + name_files("tests", "render/test_injection cli/test_terminal cli/test_planted_secrets cli/test_hostile_text"),
