@@ -250,7 +250,8 @@ def main() -> int:
                 copies.put(copy)
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            pairs = [(area, tier) for tier in tiers for area in areas if not tried]
+            begun = {row["area"] for row in tried.values()}
+            pairs = [(area, tier) for tier in tiers for area in areas if area not in begun]
             for (area, tier), failing in zip(pairs, pool.map(try_none, *zip(*pairs, strict=True)), strict=True):
                 if failing:
                     parser.error(f"the tests of {area} in {tier} fail without a mutant: {failing}")
