@@ -20,7 +20,7 @@ from devkit.render import changes as writing
 from devkit.render.changes import compute_changes, write_changes
 from devkit.render.devkit_lock import compute_blob_id, parse_lock, render_lock
 from devkit.render.files import Artifact
-from devkit.render.journal import JOURNAL_PATH, Journal, Step, format_journal
+from devkit.render.journal import JOURNAL_PATH, NEXT_JOURNAL_PATH, Journal, Step, format_journal
 from devkit.whole_files import write_whole
 from tests.cli.test_init import GPU, devkit, tree
 from tests.render.plans import GPU_PLAN
@@ -506,6 +506,7 @@ def test_a_run_killed_while_it_prepares_is_rolled_back(tmp_path):
 def test_a_run_killed_between_two_renames_is_finished_and_said(tmp_path):
     run(tmp_path)
     kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    (tmp_path / NEXT_JOURNAL_PATH).write_text("torn")
     assert "finished the changes of an interrupted devkit:" in writing.finish_writes(tmp_path)
     assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
     assert writing.finish_writes(tmp_path) == ""
