@@ -1,12 +1,13 @@
 """What is drawn on a terminal: at 60 and 120 columns as in `screens`, and the same content plain elsewhere."""
 
+import io
 import re
 import threading
 from pathlib import Path
 
 import pytest
 
-from devkit.cli.terminal import StepPrinter, show_status
+from devkit.cli.terminal import StepPrinter, draw_diff, make_console, show_status
 from devkit.facts.store import format_facts
 from docs.screens import FOLDER, SCREENS, render_svg, render_text
 from tests.cli.test_doctor_process import on_terminal
@@ -62,6 +63,12 @@ def test_what_a_terminal_gets(environment, is_colored):
     shown = on_terminal(**environment)
     assert ("\x1b[" in shown) is is_colored
     assert "problem: the loaded NVIDIA" in " ".join(shown.split())
+
+
+def test_a_line_of_a_diff_is_not_folded():
+    line = "+" + "of one line " * 10
+    draw_diff(make_console(drawn := io.StringIO(), width=40), line)
+    assert line in drawn.getvalue()
 
 
 @pytest.mark.parametrize("style", ["text", "json", "sarif", "markdown", "html", "prometheus", "line"])
