@@ -47,6 +47,7 @@ PROJECTS = {
     "PDM: a source": {"pyproject.toml": UV + '[[tool.pdm.source]]\nname = "own"\nurl = "URL"\n'},
     "Pipenv: an index": {"Pipfile": PIPFILE + '[packages]\ncorp = { version = "*", index = "own" }\nother = "*"\n'},
     "pip: a list": {"requirements.txt": "--index-url URL\ncorp\n"},
+    "pip: an extra index": {"requirements.txt": "--extra-index-url URL\ncorp<2\nother\n"},
 }
 
 

@@ -14,6 +14,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Refused, RequirementSources, ResolutionRequest, Resolved
 from devkit.facts.values import Unknown
+from devkit.probe.package_indexes import list_own_indexes
 from devkit.probe.uv_resolver import UvResolver, build_uv_environment, find_uv
 from devkit.render.container.packages import render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
@@ -427,3 +428,13 @@ def test_control_c_ends_uv_and_leaves_nothing(index, monkeypatch):
             pass
         connection.close()
     assert [path for path in temporary.iterdir() if path.name.startswith("devkit-")] == []
+
+
+def test_an_index_for_chosen_packages_is_not_asked_for_others(tmp_path, monkeypatch):
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "PIP_INDEX_URL", "HOME"):
+        monkeypatch.setenv(variable, "")
+    (tmp_path / "uv.toml").write_text(
+        '[[index]]\nurl = "https://a.example/simple"\nexplicit = true\n[[index]]\nurl = "https://b.example/simple"\n'
+    )
+    monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
+    assert list_own_indexes() == ("https://b.example/simple", "https://pypi.org/simple")
