@@ -192,7 +192,7 @@ _OF_PROJECTS = (".git", "pyproject.toml", "requirements.txt", "environment.yml",
 def _print_next(facts: "Facts", report: "Report", folder: Path) -> None:
     """Print the command that writes a dev container, for a project without one on a machine that is ready for it."""
     from devkit.doctor.report.report import Health
-    from devkit.facts.model import Project
+    from devkit.facts.project import Project
 
     is_ready = report.health in (Health.HEALTHY, Health.WARNINGS) and facts.container is None
     lacks_one = isinstance(facts.project, Project) and not facts.project.dev_containers

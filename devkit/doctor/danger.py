@@ -8,7 +8,8 @@ from itertools import takewhile
 
 from devkit.doctor.model import Confidence, Finding, Restart, Side
 from devkit.doctor.preconditions import is_in_container
-from devkit.facts.model import Directory, Facts
+from devkit.facts.machine import Directory
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 
 

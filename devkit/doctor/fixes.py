@@ -9,7 +9,9 @@ from typing import Literal
 
 from devkit.doctor.model import Side
 from devkit.doctor.preconditions import find_platform, is_in_container
-from devkit.facts.model import Engine, EngineKind, Facts, Platform
+from devkit.facts.engine import Engine, EngineKind
+from devkit.facts.machine import Platform
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.formats.shipped import load
 

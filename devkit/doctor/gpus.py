@@ -7,18 +7,9 @@ from collections.abc import Iterator
 from devkit.doctor.model import NotApplicable
 from devkit.doctor.preconditions import NVML_DRIVER_NOT_LOADED, require, require_nvml
 from devkit.doctor.thresholds import BUSY_PERCENT
-from devkit.facts.model import (
-    Driver,
-    Facts,
-    FailedGpu,
-    Gpu,
-    GpuHealth,
-    NvmlAnswer,
-    NvmlEnd,
-    NvmlFailure,
-    PciGpu,
-    TrainingRun,
-)
+from devkit.facts.gpu import Driver, FailedGpu, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, PciGpu
+from devkit.facts.model import Facts
+from devkit.facts.runs import TrainingRun
 from devkit.facts.values import Unknown
 
 MAX_LOG_LINES = 3

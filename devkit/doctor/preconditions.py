@@ -3,24 +3,11 @@
 from typing import TypeVar
 
 from devkit.doctor.model import NotApplicable
-from devkit.facts.model import (
-    Container,
-    Driver,
-    Engine,
-    EngineFailure,
-    EngineKind,
-    Facts,
-    NvmlAnswer,
-    NvmlEnd,
-    NvmlFailure,
-    Platform,
-    Python,
-    System,
-    Toolkit,
-    Torch,
-    TrainingRun,
-    Wsl,
-)
+from devkit.facts.engine import Engine, EngineFailure, EngineKind, Toolkit
+from devkit.facts.gpu import Driver, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.machine import Container, Platform, Python, System, Torch, Wsl
+from devkit.facts.model import Facts
+from devkit.facts.runs import TrainingRun
 from devkit.facts.values import Release, Unknown
 
 _T = TypeVar("_T")

@@ -32,7 +32,9 @@ from devkit.doctor.model import (
 )
 from devkit.doctor.preconditions import find_platform, is_in_container
 from devkit.facts.decode import decode_fields
-from devkit.facts.model import Container, Facts, Setting
+from devkit.facts.machine import Container
+from devkit.facts.model import Facts
+from devkit.facts.project import Setting
 from devkit.facts.values import Unknown
 from devkit.formats.shipped import load
 

@@ -8,7 +8,9 @@ from devkit.doctor.model import Fix, Severity, Side
 from devkit.doctor.preconditions import has_nvidia_gpu
 from devkit.doctor.problems import decode_fix_rows, render_fix
 from devkit.doctor.report.report import Report
-from devkit.facts.model import Engine, EngineKind, Facts, NvmlAnswer, Toolkit
+from devkit.facts.engine import Engine, EngineKind, Toolkit
+from devkit.facts.gpu import NvmlAnswer
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 
 _ENGINES = {EngineKind.DOCKER: "Docker", EngineKind.DOCKER_DESKTOP: "Docker Desktop", EngineKind.PODMAN: "Podman"}

@@ -7,7 +7,8 @@ from dataclasses import replace
 from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity, Side
 from devkit.doctor.preconditions import is_in_wsl
 from devkit.doctor.signatures.model import Match
-from devkit.facts.model import CudaCall, Deep, Facts, Trial, Trials, Way
+from devkit.facts.model import Facts
+from devkit.facts.runs import CudaCall, Deep, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from devkit.text import format_count, join_words, to_one_line
 

@@ -7,7 +7,9 @@ from devkit.compat.version_tables import TorchWheel, load_tables
 from devkit.compat.wheels import CompatibleWheel, DriverCuda, find_wheel
 from devkit.doctor.fixes import adapt_to_installer
 from devkit.doctor.model import NotApplicable
-from devkit.facts.model import Facts, Gpu, NvmlAnswer, System
+from devkit.facts.gpu import Gpu, NvmlAnswer
+from devkit.facts.machine import System
+from devkit.facts.model import Facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 
 

@@ -5,7 +5,8 @@ import functools
 import re
 from collections.abc import Iterator
 
-from devkit.facts.model import Facts, System
+from devkit.facts.machine import System
+from devkit.facts.model import Facts
 from devkit.facts.secrets import CACHED_TEXTS, T, is_random, redact_tokens, rewrite_texts
 
 _LONG_WORD = re.compile(r"(?<![\w/.])[A-Za-z0-9_+/=-]{20,}(?![\w/.])")

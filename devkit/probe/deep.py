@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from devkit.facts.model import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
+from devkit.facts.runs import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.probe.children.protocol import (
     CHILDREN_FOLDER,

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from devkit.facts.model import Engine, EngineKind, Facts
+from devkit.facts.engine import Engine, EngineKind
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.probe.engine.cdi import SPEC_FOLDERS, read_cdi
 from devkit.probe.engine.client import read_clients, read_compose

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import quote
 
-from devkit.facts.model import CaBundle, Hub, HubCall, Proxy
+from devkit.facts.runs import CaBundle, Hub, HubCall, Proxy
 from devkit.facts.values import Unknown
 from devkit.probe.children.protocol import build_child_command, find_last_line, merge_json_lines
 from devkit.probe.documents import get_int, get_object, strip_url_credentials

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
-from devkit.facts.model import TrainingRun, WatchedGpu
+from devkit.facts.runs import TrainingRun, WatchedGpu
 from devkit.facts.values import Unknown
 from devkit.probe.documents import get_objects, parse_json
 from devkit.probe.host import Host

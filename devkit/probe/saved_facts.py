@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from devkit.facts.model import Container, Facts
+from devkit.facts.machine import Container
+from devkit.facts.model import Facts
 from devkit.facts.store import InvalidFacts, parse_facts
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from devkit.facts.model import Facts, Project
+from devkit.facts.model import Facts
+from devkit.facts.project import Project
 from devkit.probe.documents import InvalidDocument, get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.project.dockerfile import parse_dockerfile

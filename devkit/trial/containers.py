@@ -16,7 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from devkit.facts.model import Engine, EngineKind, Facts, Platform, Project, Trial, Trials, Way
+from devkit.facts.engine import Engine, EngineKind
+from devkit.facts.machine import Platform
+from devkit.facts.model import Facts
+from devkit.facts.project import Project
+from devkit.facts.runs import Trial, Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_guilty_variables
 from devkit.probe.documents import get_object, get_text, get_texts, parse_json

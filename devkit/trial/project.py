@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from devkit.facts.model import DevContainer, Facts, Project
+from devkit.facts.model import Facts
+from devkit.facts.project import DevContainer, Project
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts
 from devkit.probe.host import Host
 from devkit.trial.surroundings import LISTENING, list_sockets

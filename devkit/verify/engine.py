@@ -7,7 +7,7 @@ from devkit.doctor.model import Severity
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_checks
 from devkit.errors import DevkitError
-from devkit.facts.model import Engine, EngineEnd, EngineFailure, EngineKind
+from devkit.facts.engine import Engine, EngineEnd, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.engine.client import read_compose, resolve_endpoint

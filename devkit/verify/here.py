@@ -11,7 +11,7 @@ from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Framework
-from devkit.facts.model import Gpu, NvmlAnswer
+from devkit.facts.gpu import Gpu, NvmlAnswer
 from devkit.facts.values import Unknown
 from devkit.probe.gpu.nvml import read_nvml
 from devkit.probe.host import Host

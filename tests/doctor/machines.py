@@ -2,41 +2,37 @@
 
 from dataclasses import is_dataclass, replace
 
-from devkit.facts.model import (
+from devkit.facts.engine import (
     CdiSpec,
     Client,
     Clients,
     Compose,
-    Container,
     DaemonFile,
-    Directory,
-    Distribution,
     DockerSettings,
-    Driver,
-    DriverPackage,
     Endpoint,
     Engine,
     EngineKind,
-    Facts,
-    Gpu,
-    GpuHealth,
-    Hub,
-    KernelLog,
-    Limits,
     LocalImage,
-    NvmlAnswer,
-    Package,
-    PciGpu,
-    Platform,
-    Python,
     RunningContainer,
     Runtime,
+    Toolkit,
+)
+from devkit.facts.gpu import Driver, DriverPackage, Gpu, GpuHealth, KernelLog, NvmlAnswer, PciGpu
+from devkit.facts.machine import (
+    Container,
+    Directory,
+    Distribution,
+    Limits,
+    Package,
+    Platform,
+    Python,
     Storage,
     System,
-    Toolkit,
     Torch,
     Wsl,
 )
+from devkit.facts.model import Facts
+from devkit.facts.runs import Hub
 from devkit.facts.values import ComputeCapability, Release, Unknown
 
 GIB = 1 << 30
@@ -414,7 +410,7 @@ def without_gpu():
 
 
 def no_library():
-    from devkit.facts.model import NvmlEnd, NvmlFailure
+    from devkit.facts.gpu import NvmlEnd, NvmlFailure
 
     return NvmlFailure(NvmlEnd.LIBRARY_NOT_FOUND, 12, "NVML Shared Library Not Found", "nvmlInit_v2")
 

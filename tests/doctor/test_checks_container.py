@@ -4,7 +4,9 @@ import pytest
 
 from devkit.doctor.model import NotApplicable, Skipped
 from devkit.doctor.registry import BY_CODE
-from devkit.facts.model import EngineKind, LocalImage, NvmlEnd, NvmlFailure, StoppedContainer, Torch
+from devkit.facts.engine import EngineKind, LocalImage, StoppedContainer
+from devkit.facts.gpu import NvmlEnd, NvmlFailure
+from devkit.facts.machine import Torch
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (

@@ -2,7 +2,8 @@
 
 import pytest
 
-from devkit.facts.model import CudaFolder, LocalImage, Package, Tegra, Torch
+from devkit.facts.engine import LocalImage
+from devkit.facts.machine import CudaFolder, Package, Tegra, Torch
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, inside, r, windows_guest, without_gpu

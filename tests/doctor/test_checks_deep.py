@@ -4,7 +4,7 @@ import pytest
 
 from devkit.doctor.error_codes import find_cuda_error, load_cuda_errors
 from devkit.doctor.model import Confidence, Side
-from devkit.facts.model import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall
+from devkit.facts.runs import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.facts.model import FailedGpu, NvmlEnd, NvmlFailure, PciGpu
+from devkit.facts.gpu import FailedGpu, NvmlEnd, NvmlFailure, PciGpu
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (

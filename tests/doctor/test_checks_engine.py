@@ -9,7 +9,7 @@ from devkit.doctor.model import RepairKind, Skipped
 from devkit.doctor.problems import list_problem_rows, show_commands
 from devkit.doctor.signatures.catalog import PREFIXES, load_check_rows
 from devkit.doctor.thresholds import CLOCK_SKEW_S
-from devkit.facts.model import (
+from devkit.facts.engine import (
     Client,
     Compose,
     CredentialHelper,
@@ -19,11 +19,11 @@ from devkit.facts.model import (
     EngineEnd,
     EngineFailure,
     EngineKind,
-    Platform,
-    ProgramFailure,
-    Proxy,
     Runtime,
 )
+from devkit.facts.machine import Platform
+from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import Proxy
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (

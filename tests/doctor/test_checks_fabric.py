@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.checks.gpu.fabric import has_no_nvswitch
-from devkit.facts.model import CudaCall, Deep
+from devkit.facts.runs import CudaCall, Deep
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, without_gpu

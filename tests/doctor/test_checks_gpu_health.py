@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.facts.model import GpuProcess
+from devkit.facts.gpu import GpuProcess
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import GIB, changed, gpu, health, healthy, inside, windows_guest

@@ -3,7 +3,8 @@
 import pytest
 
 from devkit.doctor.thresholds import CLOCK_SKEW_S, FREE_FILES, FULL_FILES, GIB, WINDOWS_DRIVE_BYTES
-from devkit.facts.model import CaBundle, Deep, Directory, HubCall, Package, Platform, Proxy, WslSettings
+from devkit.facts.machine import Directory, Package, Platform, WslSettings
+from devkit.facts.runs import CaBundle, Deep, HubCall, Proxy
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu

@@ -2,17 +2,8 @@
 
 import pytest
 
-from devkit.facts.model import (
-    AptSource,
-    CudaCall,
-    Deep,
-    DriverPackage,
-    KernelLog,
-    NvmlAnswer,
-    NvmlEnd,
-    NvmlFailure,
-    PciGpu,
-)
+from devkit.facts.gpu import AptSource, DriverPackage, KernelLog, NvmlAnswer, NvmlEnd, NvmlFailure, PciGpu
+from devkit.facts.runs import CudaCall, Deep
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import DRIVER, FEDORA, GIB, NIXOS, changed, gpu, health, healthy, inside, r, windows_guest

@@ -3,7 +3,8 @@
 import pytest
 
 from devkit.doctor.error_codes import XidRemedy, load_xids
-from devkit.facts.model import FailedGpu, KernelLog, NvmlEnd, NvmlFailure, PciGpu, Torch, Xid
+from devkit.facts.gpu import FailedGpu, KernelLog, NvmlEnd, NvmlFailure, PciGpu, Xid
+from devkit.facts.machine import Torch
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, health, healthy, inside, windows_guest, without_gpu

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from devkit.doctor.model import Passed, Skipped
-from devkit.facts.model import EngineKind, FileState
+from devkit.facts.engine import EngineKind
+from devkit.facts.project import FileState
 from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
 from devkit.probe.project.reader import read_project

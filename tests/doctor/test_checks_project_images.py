@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.facts.model import Directory, EngineKind, Storage
+from devkit.facts.engine import EngineKind
+from devkit.facts.machine import Directory, Storage
 from devkit.facts.values import ComputeCapability, Unknown
 from tests.doctor.judging import judge, list_codes, list_wrong_projects
 from tests.doctor.machines import changed, healthy, r, windows_guest, without_gpu

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from devkit.doctor.model import Repair, RepairKind
-from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, ProgramFailure, ResolvedService, Runtime
+from devkit.facts.engine import EngineEnd, EngineFailure, EngineKind, ResolvedService, Runtime
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong_projects
 from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu

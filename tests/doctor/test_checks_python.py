@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.doctor.wheels import find_compatible_wheel, format_wheel_install_command
-from devkit.facts.model import Copy, Library, Package, Torch
+from devkit.facts.machine import Copy, Library, Package, Torch
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, inside, r, without_gpu

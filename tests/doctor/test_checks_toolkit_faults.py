@@ -4,8 +4,8 @@ import pytest
 
 from devkit.doctor.checks.cdi import has_cdi_gpus
 from devkit.doctor.model import NotApplicable, Skipped
-from devkit.facts.engine import UNREADABLE_SPEC
-from devkit.facts.model import EngineKind, Tegra
+from devkit.facts.engine import UNREADABLE_SPEC, EngineKind
+from devkit.facts.machine import Tegra
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, inside, r, spec, windows_guest

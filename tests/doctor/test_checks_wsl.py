@@ -4,7 +4,9 @@ import pytest
 
 from devkit.doctor.model import Passed, Skipped
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
-from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, NvmlEnd, NvmlFailure, Platform, WslSettings
+from devkit.facts.engine import EngineEnd, EngineFailure, EngineKind
+from devkit.facts.gpu import NvmlEnd, NvmlFailure
+from devkit.facts.machine import Platform, WslSettings
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import GIB, changed, healthy, inside, no_library, r, windows_guest

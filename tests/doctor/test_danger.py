@@ -9,7 +9,7 @@ from devkit.doctor.danger import Harm, find_harm, withhold
 from devkit.doctor.model import Confidence, Finding, Fix, Passed, Severity, Side, Skipped
 from devkit.doctor.problems import show_commands
 from devkit.doctor.signatures.catalog import PREFIXES
-from devkit.facts.model import Directory, Storage
+from devkit.facts.machine import Directory, Storage
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.machines import GIB, PCI, changed, gpu, healthy
 from tests.doctor.running import build_full_report, find_only, report_of, run_check

@@ -9,7 +9,8 @@ from devkit.doctor.report.lines import UNICODE_MARKS, Tone
 from devkit.doctor.report.report import Health
 from devkit.doctor.report.stack import build_stack
 from devkit.doctor.report.text import FIRST_LINES, format_report
-from devkit.facts.model import Endpoint, EngineEnd, EngineFailure, EngineKind, Trials, Way
+from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure, EngineKind
+from devkit.facts.runs import Trials, Way
 from devkit.facts.values import Unknown
 from tests.doctor.machines import changed, gpu, healthy, spec, without_gpu
 from tests.doctor.running import build_full_report, report_of

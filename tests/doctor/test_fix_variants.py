@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.problems import decode_fix_rows, render_fix
-from devkit.facts.model import EngineKind
+from devkit.facts.engine import EngineKind
 from tests.doctor.machines import changed, healthy, inside
 from tests.hosts import facts_of
 

@@ -9,7 +9,8 @@ from devkit.doctor.model import Check, Finding, Fix, Found, NotApplicable, Passe
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import Health, build_report
 from devkit.doctor.runner import DEV_CONTAINER, SEVERITY_RANKS, run_on_host_and_container
-from devkit.facts.model import NvmlAnswer, Torch
+from devkit.facts.gpu import NvmlAnswer
+from devkit.facts.machine import Torch
 from devkit.facts.values import Unknown
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import TIMED_OUT, ProgramResult

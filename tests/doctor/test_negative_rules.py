@@ -5,18 +5,9 @@ import pytest
 from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.model import Passed, Severity, Skipped
 from devkit.doctor.report.report import Health
-from devkit.facts.model import (
-    Container,
-    DaemonFile,
-    Endpoint,
-    EngineEnd,
-    EngineFailure,
-    EngineKind,
-    Platform,
-    Proxy,
-    Runtime,
-    Torch,
-)
+from devkit.facts.engine import DaemonFile, Endpoint, EngineEnd, EngineFailure, EngineKind, Runtime
+from devkit.facts.machine import Container, Platform, Torch
+from devkit.facts.runs import Proxy
 from devkit.facts.values import Unknown
 from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_codes, find_only, run_check

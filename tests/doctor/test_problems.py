@@ -25,7 +25,7 @@ from devkit.doctor.problems import (
     to_finding,
 )
 from devkit.doctor.registry import BY_CODE, CHECKS
-from devkit.facts.model import Engine, EngineKind
+from devkit.facts.engine import Engine, EngineKind
 from devkit.facts.values import Unknown
 from tests.doctor.machines import changed, inside
 from tests.hosts import facts_of

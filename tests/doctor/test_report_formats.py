@@ -13,7 +13,7 @@ from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.report.markdown import render_markdown_report
 from devkit.doctor.report.sarif import SARIF_SCHEMA, build_sarif_document
 from devkit.doctor.report.stack import LAYER_READINGS, STACK_LAYERS, LayerState, build_stack, find_layer
-from devkit.facts.model import EngineEnd, EngineFailure
+from devkit.facts.engine import EngineEnd, EngineFailure
 from devkit.facts.values import Unknown
 from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, windows_guest, without_gpu
 from tests.doctor.running import (

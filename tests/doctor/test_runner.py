@@ -14,17 +14,10 @@ from devkit.doctor.model import Check, Crashed, Finding, Fix, Found, NotApplicab
 from devkit.doctor.preconditions import has_nvidia_gpu
 from devkit.doctor.registry import BY_CODE
 from devkit.doctor.runner import run_checks
-from devkit.facts.model import (
-    Distribution,
-    Endpoint,
-    EngineEnd,
-    EngineFailure,
-    Facts,
-    NvmlAnswer,
-    NvmlEnd,
-    NvmlFailure,
-    Platform,
-)
+from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
+from devkit.facts.gpu import NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.machine import Distribution, Platform
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from tests.doctor.machines import (
     ARCH,

@@ -12,7 +12,7 @@ from devkit.doctor.signatures.catalog import load_families
 from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import READINGS, TextFact, TextFacts, read_text_facts
-from devkit.facts.model import Platform
+from devkit.facts.machine import Platform
 
 ROWS = tuple(cause for family in load_families() for cause in family.causes)
 IMAGE_WORK = re.compile(r"docker (?:build|buildx|builder|manifest|push)|DOCKER_BUILDKIT")

@@ -6,8 +6,9 @@ import pytest
 
 from devkit.doctor.model import Severity
 from devkit.doctor.report.report import Health
-from devkit.facts.model import Endpoint, EngineEnd, EngineFailure, ProgramFailure, Trial, Trials, Way
-from devkit.facts.runs import Lack
+from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
+from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import Lack, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from devkit.doctor.model import Finding, Found, Passed
-from devkit.facts.model import Engine as EngineFacts
-from devkit.facts.model import Facts, Way
+from devkit.facts.engine import Engine as EngineFacts
+from devkit.facts.model import Facts
+from devkit.facts.runs import Way
 from devkit.probe.engine.cdi import read_cdi
 from devkit.probe.engine.compose_config import read_compose_config
 from devkit.probe.engine.daemon import read_engine

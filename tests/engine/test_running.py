@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.facts.model import Facts, Way
+from devkit.facts.model import Facts
+from devkit.facts.runs import Way
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.trial.containers import PREFIX, try_containers

@@ -14,18 +14,10 @@ from devkit.cli.output import OutputOptions, format_doctor_report
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_on_host_and_container
-from devkit.facts.model import (
-    Endpoint,
-    EngineEnd,
-    EngineFailure,
-    Facts,
-    Gpu,
-    KernelLog,
-    NvmlAnswer,
-    Storage,
-    System,
-    Xid,
-)
+from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
+from devkit.facts.gpu import Gpu, KernelLog, NvmlAnswer, Xid
+from devkit.facts.machine import Storage, System
+from devkit.facts.model import Facts
 from devkit.facts.redact import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown

@@ -3,7 +3,8 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from devkit.facts.model import Facts, System
+from devkit.facts.machine import System
+from devkit.facts.model import Facts
 from devkit.facts.store import FACTS_SCHEMA, InvalidFacts, format_facts, parse_facts
 from devkit.facts.values import Unknown
 from tests.facts.samples import FACTS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.facts.model import FailedGpu, NvmlAnswer
+from devkit.facts.gpu import FailedGpu, NvmlAnswer
 from devkit.probe.host import ProgramResult, run_program
 from tests.faults.damage import Damaged
 from tests.faults.examining import broken, examine, examine_anew, unprintable

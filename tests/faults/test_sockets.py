@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from devkit.facts.model import Engine
+from devkit.facts.engine import Engine
 from devkit.facts.values import Unknown
 from devkit.probe.children.ask_engine import emit_lists
 from devkit.probe.host import ProgramResult, run_program

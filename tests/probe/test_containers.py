@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from devkit.facts.model import CredentialHelper, Engine, EngineKind, Facts, RunningContainer
+from devkit.facts.engine import CredentialHelper, Engine, EngineKind, RunningContainer
+from devkit.facts.model import Facts
 from devkit.facts.store import format_facts
 from devkit.facts.values import Release, Unknown
 from devkit.probe.engine.client import read_clients

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from devkit.facts.model import CudaCall, CudaStop, Step, StepEnd
+from devkit.facts.runs import CudaCall, CudaStop, Step, StepEnd
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.probe.children.protocol import CHILDREN_FOLDER
 from devkit.probe.deep import read_cuda, read_deep, read_torch

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from devkit.facts.model import DriverPackage
+from devkit.facts.gpu import DriverPackage
 from devkit.facts.values import Release, Unknown
 from devkit.probe.gpu.driver import read_driver
 from tests.hosts import written

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind
+from devkit.facts.engine import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.engine.daemon import compute_engine_clock_skew_s, parse_proxy, read_engine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.facts.model import CudaFolder, Library, Platform, Tegra
+from devkit.facts.machine import CudaFolder, Library, Platform, Tegra
 from devkit.facts.values import Release, Unknown
 from devkit.probe.machine.environment import detect_container, read_container
 from devkit.probe.machine.operating_system import read_kernel_and_machine, read_platform, read_system, read_tegra

@@ -1,6 +1,6 @@
 import pytest
 
-from devkit.facts.model import FailedGpu, Gpu, GpuHealth
+from devkit.facts.gpu import FailedGpu, Gpu, GpuHealth
 from devkit.facts.values import Unknown
 from devkit.probe.gpu.nvml import format_sysfs_address, parse_gpu_health, read_nvml
 

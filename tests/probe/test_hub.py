@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from devkit.facts.model import CaBundle, HubCall, Proxy
+from devkit.facts.runs import CaBundle, HubCall, Proxy
 from devkit.facts.values import Unknown
 from devkit.probe.documents import strip_url_credentials
 from devkit.probe.host import LocalHost

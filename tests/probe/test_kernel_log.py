@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from devkit.facts.model import KernelLog
+from devkit.facts.gpu import KernelLog
 from devkit.facts.values import Unknown
 from devkit.probe.gpu.kernel_log import JOURNAL, MAX_LINES, read_kernel_log
 from tests.hosts import written

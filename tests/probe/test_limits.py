@@ -1,6 +1,6 @@
 import pytest
 
-from devkit.facts.model import Mps
+from devkit.facts.machine import Mps
 from devkit.facts.values import Unknown
 from devkit.probe.machine.resources import read_limits
 from tests.hosts import written

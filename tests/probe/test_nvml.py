@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.facts.model import FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.gpu import FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import NOT_READ, ComputeCapability, Unknown
 from devkit.probe.gpu.nvml import read_nvml
 from devkit.probe.host import LocalHost, ProgramResult

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devkit.facts.model import FileState, RequestForm
-from devkit.facts.project import Origin
+from devkit.facts.project import FileState, Origin, RequestForm
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import CONTAINER_FILE_NAMES
 from devkit.probe.project.reader import read_project

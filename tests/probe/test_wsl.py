@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.facts.model import Platform, WslSettings
+from devkit.facts.machine import Platform, WslSettings
 from devkit.facts.values import Unknown
 from devkit.probe.machine.environment import read_wsl
 from devkit.probe.machine.operating_system import read_platform, read_wsl_settings

@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.facts.model import Driver, Facts, FailedGpu, Gpu, NvmlAnswer, Platform, System
+from devkit.facts.gpu import Driver, FailedGpu, Gpu, NvmlAnswer
+from devkit.facts.machine import Platform, System
+from devkit.facts.model import Facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.solver.candidates import choose_vendor
 from devkit.solver.plan import Request

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.facts.model import EngineKind, Trials, Way
+from devkit.facts.engine import EngineKind
+from devkit.facts.runs import Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
 from devkit.trial.containers import PREFIX, try_containers

@@ -12,7 +12,7 @@ import pytest
 
 import devkit
 from devkit.facts.dependencies import Framework
-from devkit.facts.model import NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.gpu import NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release
 from devkit.probe.host import LocalHost
 from devkit.verify.here import prove_compiler, prove_framework, prove_gpu, prove_without_torch

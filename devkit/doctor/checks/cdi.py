@@ -22,8 +22,9 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import PODMAN_OF_ONE_CDI_FOLDER
-from devkit.facts.engine import UNREADABLE_SPEC
-from devkit.facts.model import CdiSpec, Engine, EngineKind, Facts, Gpu
+from devkit.facts.engine import UNREADABLE_SPEC, CdiSpec, Engine, EngineKind
+from devkit.facts.gpu import Gpu
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
 

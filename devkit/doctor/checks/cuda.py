@@ -34,7 +34,10 @@ from devkit.doctor.wheels import (
     format_wheel_install_command,
     is_forward_compatible,
 )
-from devkit.facts.model import CudaCall, CudaFolder, Driver, Facts, StepEnd, Torch
+from devkit.facts.gpu import Driver
+from devkit.facts.machine import CudaFolder, Torch
+from devkit.facts.model import Facts
+from devkit.facts.runs import CudaCall, StepEnd
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 

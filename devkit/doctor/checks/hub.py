@@ -6,7 +6,9 @@ from devkit.doctor.model import check
 from devkit.doctor.preconditions import find_platform, is_in_container, require, require_python, require_system, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
-from devkit.facts.model import Facts, Hub, HubCall, Platform, WslSettings
+from devkit.facts.machine import Platform, WslSettings
+from devkit.facts.model import Facts
+from devkit.facts.runs import Hub, HubCall
 from devkit.facts.values import Release, Unknown
 
 _FIRST_HUB_WITH_HTTPX = Release.parse("1.0")

@@ -6,7 +6,8 @@ from devkit.doctor.checks.cuda import CONSUMER_BRANDS
 from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import is_in_container, require, require_nvml, require_visible_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Facts, Limits
+from devkit.facts.machine import Limits
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 

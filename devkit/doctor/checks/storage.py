@@ -25,7 +25,9 @@ from devkit.doctor.thresholds import (
     WAITING_FOR_DATA_PERCENT,
     WINDOWS_DRIVE_BYTES,
 )
-from devkit.facts.model import Container, Directory, Engine, EngineKind, Facts
+from devkit.facts.engine import Engine, EngineKind
+from devkit.facts.machine import Container, Directory
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 

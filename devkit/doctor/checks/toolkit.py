@@ -21,7 +21,9 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.program_failures import report_failure
-from devkit.facts.model import Engine, EngineKind, Facts, Tegra
+from devkit.facts.engine import Engine, EngineKind
+from devkit.facts.machine import Tegra
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
 

@@ -20,7 +20,10 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
-from devkit.facts.model import Engine, EngineKind, Facts, NvmlAnswer, NvmlEnd, NvmlFailure, Platform, WslSettings
+from devkit.facts.engine import Engine, EngineKind
+from devkit.facts.gpu import NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.machine import Platform, WslSettings
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 

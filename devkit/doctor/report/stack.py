@@ -11,29 +11,12 @@ from devkit.doctor.model import Check, Crashed, Outcome, Passed, Severity
 from devkit.doctor.preconditions import has_gpu_to_judge, has_nvidia_gpu
 from devkit.doctor.report.report import Report, ReportedFinding
 from devkit.doctor.trials import describe_trials, describe_way, find_fault, list_trials
-from devkit.facts.model import (
-    Amd,
-    Compose,
-    Container,
-    Distribution,
-    Driver,
-    Engine,
-    EngineFailure,
-    Facts,
-    FailedGpu,
-    GpuHealth,
-    Hub,
-    NvmlAnswer,
-    NvmlFailure,
-    Platform,
-    Project,
-    Python,
-    Storage,
-    System,
-    Toolkit,
-    Torch,
-    Wsl,
-)
+from devkit.facts.engine import Compose, Engine, EngineFailure, Toolkit
+from devkit.facts.gpu import Amd, Driver, FailedGpu, GpuHealth, NvmlAnswer, NvmlFailure
+from devkit.facts.machine import Container, Distribution, Platform, Python, Storage, System, Torch, Wsl
+from devkit.facts.model import Facts
+from devkit.facts.project import Project
+from devkit.facts.runs import Hub
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, format_count, join_words, to_one_line
 

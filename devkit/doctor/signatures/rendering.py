@@ -14,8 +14,7 @@ from devkit.doctor.problems import FixRow, build_unknown_facts, render_fix
 from devkit.doctor.signatures.engines import fit_to_cluster, fit_to_engine
 from devkit.doctor.signatures.library_changes import load_distributions, name_distribution
 from devkit.doctor.signatures.text_facts import TextFacts
-from devkit.facts.machine import Torch
-from devkit.facts.model import Python
+from devkit.facts.machine import Python, Torch
 
 DEFAULT_LABEL = "cu128"
 """The index of torch where neither driver nor GPU nor an installed torch is known: nearly every driver runs it."""

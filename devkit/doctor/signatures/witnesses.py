@@ -100,7 +100,7 @@ def describe_circumstances(here: Circumstances) -> Machine:
 def describe_facts(facts: "Facts") -> Machine:
     """Return the machine that a text comes from."""
     from devkit.doctor.fixes import name_engine
-    from devkit.facts.model import NvmlAnswer
+    from devkit.facts.gpu import NvmlAnswer
     from devkit.facts.values import ComputeCapability, Release, Unknown
 
     nvml, loaded = facts.nvml, getattr(facts.driver, "loaded", None)

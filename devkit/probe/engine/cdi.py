@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from devkit.facts.engine import UNREADABLE_SPEC
-from devkit.facts.model import CdiSpec
+from devkit.facts.engine import UNREADABLE_SPEC, CdiSpec
 from devkit.facts.values import Release
 from devkit.probe.documents import get_object, get_objects, get_scalar, parse_json, parse_yaml
 from devkit.probe.host import Host

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer, StoppedContainer
+from devkit.facts.engine import Engine, EngineKind, LocalImage, RunningContainer, StoppedContainer
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.probe.documents import get_int, get_list, get_object, get_objects, get_text
 from devkit.probe.host import TIMED_OUT, Host

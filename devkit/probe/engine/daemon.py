@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
+from devkit.facts.engine import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Release, Unknown
 from devkit.probe.attempts import run_or_explain

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
-from devkit.facts.model import DaemonFile
+from devkit.facts.engine import DAEMON_FILE_IS_FOLDER, DaemonFile
 from devkit.facts.values import Unknown
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.documents import get_object, get_text, get_texts, parse_json

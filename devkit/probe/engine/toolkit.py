@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from devkit.facts.model import Toolkit
+from devkit.facts.engine import Toolkit
 from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import get_object, get_text, get_texts, parse_toml
 from devkit.probe.engine.daemon_files import (

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from devkit.facts.model import AptSource, Driver, DriverPackage, Platform
+from devkit.facts.gpu import AptSource, Driver, DriverPackage
+from devkit.facts.machine import Platform
 from devkit.facts.values import Release, Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.gpu.pci import read_pci

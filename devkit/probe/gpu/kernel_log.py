@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from devkit.facts.model import KernelLog, Platform, Xid
+from devkit.facts.gpu import KernelLog, Xid
+from devkit.facts.machine import Platform
 from devkit.facts.values import Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.gpu.pci import has_nvidia_function

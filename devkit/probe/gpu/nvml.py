@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from devkit.facts.model import FailedGpu, Gpu, GpuHealth, GpuProcess, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.gpu import FailedGpu, Gpu, GpuHealth, GpuProcess, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.probe.attempts import find_assignments, find_guilty_variables

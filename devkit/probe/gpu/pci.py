@@ -2,7 +2,7 @@
 
 import re
 
-from devkit.facts.model import PciGpu
+from devkit.facts.gpu import PciGpu
 from devkit.facts.values import Unknown
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host

@@ -2,7 +2,7 @@
 
 import re
 
-from devkit.facts.model import Container, Platform, Wsl
+from devkit.facts.machine import Container, Platform, Wsl
 from devkit.facts.values import Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.documents import parse_int

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from devkit.compat.specifiers import canonicalize_name
-from devkit.facts.model import Copy, CudaFolder, Library, Package, Python, Torch
+from devkit.facts.machine import Copy, CudaFolder, Library, Package, Python, Torch
 from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import get_object, get_scalar, parse_json
 from devkit.probe.host import Host

@@ -4,8 +4,16 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
-from devkit.facts.model import Project
-from devkit.facts.project import DevContainer, Dockerfile, EnvFile, InvalidPolicy, Policy, Service, parse_policy
+from devkit.facts.project import (
+    DevContainer,
+    Dockerfile,
+    EnvFile,
+    InvalidPolicy,
+    Policy,
+    Project,
+    Service,
+    parse_policy,
+)
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.local_builds import find_local_builds
 from devkit.probe.dependencies.requirement_lists import choose_main_list, find_lists

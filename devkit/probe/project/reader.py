@@ -14,7 +14,7 @@ from devkit.facts.dependencies import (
     ImportedPackage,
     PackageRequirement,
 )
-from devkit.facts.model import Project
+from devkit.facts.project import Project
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host, LocalHost, ask_git
 from devkit.probe.project.files import (

@@ -29,7 +29,9 @@ from devkit.doctor.runner import run_checks
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Dependencies
 from devkit.facts.gpu import Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
-from devkit.facts.model import Facts, FileState, Platform, Project
+from devkit.facts.machine import Platform
+from devkit.facts.model import Facts
+from devkit.facts.project import FileState, Project
 from devkit.facts.values import NOT_READ, Unknown
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost, Stat

@@ -19,7 +19,9 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
-from devkit.facts.model import Container, Driver, Facts, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.gpu import Driver, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.machine import Container
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words
 

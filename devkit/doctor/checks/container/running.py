@@ -23,7 +23,8 @@ from devkit.doctor.preconditions import (
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
 from devkit.doctor.wheels import find_driver_cuda
-from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer, StoppedContainer
+from devkit.facts.engine import Engine, EngineKind, LocalImage, RunningContainer, StoppedContainer
+from devkit.facts.model import Facts
 from devkit.facts.project import Project
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words

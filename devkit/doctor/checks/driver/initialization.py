@@ -18,7 +18,9 @@ from devkit.doctor.preconditions import (
     require_some,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import CudaCall, Deep, Driver, Facts, KernelLog
+from devkit.facts.gpu import Driver, KernelLog
+from devkit.facts.model import Facts
+from devkit.facts.runs import CudaCall, Deep
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 

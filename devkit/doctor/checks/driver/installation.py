@@ -22,7 +22,8 @@ from devkit.doctor.preconditions import (
     require_visible_gpu,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Driver, DriverPackage, Facts
+from devkit.facts.gpu import Driver, DriverPackage
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 

@@ -23,7 +23,9 @@ from devkit.doctor.thresholds import (
     LAST_BRANCH_BEFORE_TURING,
     LAST_BRANCH_OF_KEPLER,
 )
-from devkit.facts.model import Driver, Facts, NvmlFailure, PciGpu, System
+from devkit.facts.gpu import Driver, NvmlFailure, PciGpu
+from devkit.facts.machine import System
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 

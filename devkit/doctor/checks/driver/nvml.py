@@ -23,7 +23,9 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.program_failures import report_failure
-from devkit.facts.model import Driver, Engine, Facts, NvmlEnd, NvmlFailure
+from devkit.facts.engine import Engine
+from devkit.facts.gpu import Driver, NvmlEnd, NvmlFailure
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 
 _NVML_MISMATCH = 18

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import find_platform, is_in_container, is_in_wsl, require_container_engine
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Clients, Endpoint, Engine, EngineEnd, EngineFailure, Facts, Platform, System
+from devkit.facts.engine import Clients, Endpoint, Engine, EngineEnd, EngineFailure
+from devkit.facts.machine import Platform, System
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 

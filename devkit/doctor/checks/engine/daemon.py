@@ -23,8 +23,10 @@ from devkit.doctor.preconditions import (
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.doctor.trials import describe_way
-from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
-from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Way, Wsl
+from devkit.facts.engine import DAEMON_FILE_IS_FOLDER, Clients, Engine, EngineKind
+from devkit.facts.machine import Platform, Wsl
+from devkit.facts.model import Facts
+from devkit.facts.runs import Way
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 

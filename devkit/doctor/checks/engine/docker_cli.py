@@ -8,7 +8,8 @@ from devkit.doctor.model import Repair, RepairKind, check
 from devkit.doctor.preconditions import require, require_nvidia_gpu, require_some, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.program_failures import report_failure
-from devkit.facts.model import Client, Engine, EngineFailure, EngineKind, Facts
+from devkit.facts.engine import Client, Engine, EngineFailure, EngineKind
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 
 _NOT_EXECUTABLE = 126

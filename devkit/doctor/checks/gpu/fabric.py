@@ -17,7 +17,9 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import NVLINK_ERRORS_PER_S
-from devkit.facts.model import CudaCall, Deep, Driver, Facts, Gpu, GpuHealth
+from devkit.facts.gpu import Driver, Gpu, GpuHealth
+from devkit.facts.model import Facts
+from devkit.facts.runs import CudaCall, Deep
 from devkit.facts.values import Unknown
 from devkit.text import format_count, join_words
 

@@ -25,7 +25,8 @@ from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_nvidia_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import STILL_FRESH_HOURS
-from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
+from devkit.facts.gpu import Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import format_count
 

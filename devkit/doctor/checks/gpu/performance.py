@@ -22,7 +22,10 @@ from devkit.doctor.thresholds import (
     USUAL_CLOCK_SHARE,
     USUAL_POWER_SHARE,
 )
-from devkit.facts.model import Facts, GpuHealth, Platform, WatchedGpu
+from devkit.facts.gpu import GpuHealth
+from devkit.facts.machine import Platform
+from devkit.facts.model import Facts
+from devkit.facts.runs import WatchedGpu
 from devkit.text import join_words
 
 _HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake")

@@ -20,7 +20,9 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import SMALL_WINDOW_BYTES
-from devkit.facts.model import Amd, Driver, Facts, FailedGpu, Gpu, PciGpu, System, Tegra
+from devkit.facts.gpu import Amd, Driver, FailedGpu, Gpu, PciGpu
+from devkit.facts.machine import System, Tegra
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, format_count, join_words
 

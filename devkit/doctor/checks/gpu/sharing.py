@@ -18,7 +18,8 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import UNSEEN_MEMORY_BYTES, UNSEEN_MEMORY_SHARE
-from devkit.facts.model import Facts, Gpu, GpuHealth
+from devkit.facts.gpu import Gpu, GpuHealth
+from devkit.facts.model import Facts
 from devkit.text import format_bytes, format_count, join_words
 
 _NOT_SHARED = ("prohibited", "exclusive-process", "exclusive-thread")

@@ -7,11 +7,11 @@ from enum import StrEnum
 
 from devkit.doctor.model import Location, NotApplicable
 from devkit.doctor.preconditions import require_some
-from devkit.facts.model import (
+from devkit.facts.model import Facts
+from devkit.facts.project import (
     Build,
     DevContainer,
     Dockerfile,
-    Facts,
     GpuRequest,
     Install,
     Mount,

@@ -10,7 +10,8 @@ from devkit.doctor.checks.project.containers import ProjectContainer, require_pr
 from devkit.doctor.model import Location, NotApplicable, Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require_some, skip_if
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Facts, FileState, HostRequirement, Project
+from devkit.facts.model import Facts
+from devkit.facts.project import FileState, HostRequirement, Project
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 

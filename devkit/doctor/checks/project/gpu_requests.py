@@ -30,22 +30,12 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.program_failures import report_failure
-from devkit.facts.model import (
-    Compose,
-    DevContainer,
-    Engine,
-    EngineKind,
-    Facts,
-    Gpu,
-    GpuRequest,
-    HostRequirement,
-    ProgramFailure,
-    RequestForm,
-    ResolvedService,
-    Service,
-    Setting,
-    Way,
-)
+from devkit.facts.engine import Compose, Engine, EngineKind, ResolvedService
+from devkit.facts.gpu import Gpu
+from devkit.facts.model import Facts
+from devkit.facts.programs import ProgramFailure
+from devkit.facts.project import DevContainer, GpuRequest, HostRequirement, RequestForm, Service, Setting
+from devkit.facts.runs import Way
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
 

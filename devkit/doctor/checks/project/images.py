@@ -21,7 +21,9 @@ from devkit.doctor.checks.project.containers import (
 from devkit.doctor.model import NotApplicable, Severity, check, cite
 from devkit.doctor.preconditions import find_platform, require, require_nvml, skip_if
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
+from devkit.facts.machine import Platform
+from devkit.facts.model import Facts
+from devkit.facts.project import Install, Requirement, Setting, Stage
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 

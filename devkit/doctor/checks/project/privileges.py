@@ -24,8 +24,9 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
-from devkit.facts.model import Engine, EngineKind, Facts, Mount, Setting
-from devkit.facts.project import Policy
+from devkit.facts.engine import Engine, EngineKind
+from devkit.facts.model import Facts
+from devkit.facts.project import Mount, Policy, Setting
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 

@@ -6,7 +6,8 @@ from typing import Any
 from devkit.doctor.checks.project.containers import ProjectContainer, require_project, require_project_containers
 from devkit.doctor.model import check
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Facts, Origin, Setting, Variable
+from devkit.facts.model import Facts
+from devkit.facts.project import Origin, Setting, Variable
 
 _OF_BUILD = ("ARG", "ENV", "build argument")
 

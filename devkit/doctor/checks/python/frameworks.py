@@ -11,7 +11,8 @@ from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require_visible_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.wheels import find_compute_capabilities, find_driver_cuda
-from devkit.facts.model import Facts, Package
+from devkit.facts.machine import Package
+from devkit.facts.model import Facts
 from devkit.facts.values import ComputeCapability, Release
 from devkit.text import join_words
 

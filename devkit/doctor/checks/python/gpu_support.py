@@ -21,7 +21,8 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.wheels import find_compatible_wheel, find_driver_cuda, find_wheel_row, list_wheel_requirements
-from devkit.facts.model import Facts, Gpu
+from devkit.facts.gpu import Gpu
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 

@@ -24,7 +24,8 @@ from devkit.doctor.preconditions import (
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import BITSANDBYTES_FALLS_BACK
 from devkit.doctor.wheels import find_driver_cuda
-from devkit.facts.model import Facts, Package, Platform
+from devkit.facts.machine import Package, Platform
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 

@@ -15,7 +15,8 @@ from devkit.doctor.preconditions import (
     skip_if,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Facts, Library, Package
+from devkit.facts.machine import Library, Package
+from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 

@@ -6,7 +6,8 @@ from devkit.doctor.error_codes import find_cuda_error
 from devkit.doctor.model import Confidence, NotApplicable, check
 from devkit.doctor.preconditions import require, require_python, require_some, require_visible_gpu
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Facts, Step, StepEnd, TorchCall
+from devkit.facts.model import Facts
+from devkit.facts.runs import Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
 
 _BROKEN = (StepEnd.FAILED, StepEnd.TIMED_OUT, StepEnd.CRASHED)
