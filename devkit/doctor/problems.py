@@ -55,6 +55,9 @@ _BY_ENGINE: Mapping[str, Callable[..., tuple[str, ...]]] = {
 }
 """Purposes whose commands depend on the engine."""
 
+_SUBJECTS = ("path", "container", "address", "image")
+"""Values that name what a problem is about, the nearest first; a number as `index` is that of a GPU."""
+
 
 @dataclass(frozen=True)
 class FixRow:
@@ -119,14 +122,15 @@ def problem(
     """Make a problem of a check, by the name of its row. `severity`, `confidence` and `fix` are those of the row if None.
 
     `found_at` is the line of the project's files that the problem is in: its subject, and where it is a setting its evidence.
-    Without one the value `path` is the subject, unless another is given.
+    Without one the first value that names a thing is the subject, unless another is given.
     """
     location = None
     if found_at is not None:
         location, subject = Location(found_at.path, found_at.line), subject or format_location(found_at)
         if isinstance(found_at, Setting):
             evidence = evidence or (cite(found_at, f"{found_at.name} {found_at.value}"),)
-    subject = subject or str(values.get("path", ""))
+    named = (str(values[name]) for name in _SUBJECTS if name in values)
+    subject = subject or next(named, f"GPU {values['index']}" if isinstance(values.get("index"), int) else "")
     return Problem(name, values, subject, tuple(evidence), location, severity, confidence, repairs, fix)
 
 

@@ -227,7 +227,6 @@ def cuda_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
                 last_cuda=row.last_cuda or "none",
                 index=gpu.index,
                 name=gpu.name,
-                subject=f"GPU {gpu.index}",
                 evidence=(f"{source}: CUDA {version}", f"GPU {gpu.index} has compute capability {row.capability}"),
                 severity=Severity.NOTE if is_unused else Severity.WARNING,
             )
@@ -305,7 +304,6 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Problem]:
                 image=image.name,
                 processor=image.machine,
                 machine=fitting[0],
-                subject=image.name,
                 evidence=(f"{image.name}: {image.machine}", f"engine: {fitting[0]}"),
             )
 

@@ -77,7 +77,6 @@ def dev_container_requests_gpu(facts: Facts) -> Iterator[Problem]:
             "not-requested",
             container=container.name,
             way="cdi" if by_cdi else "hook",
-            subject=container.name,
             severity=Severity.ERROR if has_gpu_intent(facts, container) else Severity.NOTE,
             evidence=(
                 f"docker inspect {container.name}: no DeviceRequests, no Devices, Runtime {container.runtime}",
@@ -184,7 +183,6 @@ def driver_meets_image_requirements(facts: Facts) -> Iterator[Problem]:
                 driver=driver.release,
                 newest=f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA",
                 own=f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA",
-                subject=image.name,
                 severity=Severity.ERROR if was_refused else None,
                 evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
                 confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
@@ -221,7 +219,6 @@ def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Problem]:
             "too-small",
             container=container.name,
             size=format_bytes(size_bytes),
-            subject=container.name,
             evidence=(f"ShmSize: {size_bytes // MIB} MiB, IpcMode: {container.ipc_mode or 'private'}",),
         )
 
@@ -233,7 +230,7 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Problem]:
         if _runs_under_nvidia(container) and container.visible_devices is None and not container.gpu_request:
             if container.runtime != engine.default_runtime:
                 evidence = (f"Runtime: {container.runtime}", "NVIDIA_VISIBLE_DEVICES is not set")
-                yield problem("no-gpu-named", container=container.name, subject=container.name, evidence=evidence)
+                yield problem("no-gpu-named", container=container.name, evidence=evidence)
         elif container.gpu_request in ("driver", "runtime") and isinstance(container.driver_capabilities, str):
             requested = {name.strip() for name in container.driver_capabilities.split(",") if name.strip()}
             missing = [name for name in REQUIRED_CAPABILITIES if name not in requested]
@@ -242,7 +239,6 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Problem]:
                     "capability-missing",
                     container=container.name,
                     capabilities=join_words(missing),
-                    subject=container.name,
                     severity=Severity.ERROR if "compute" in missing else Severity.WARNING,
                     evidence=(f"NVIDIA_DRIVER_CAPABILITIES={container.driver_capabilities}",),
                 )
@@ -278,14 +274,13 @@ def _judge_end(container: StoppedContainer) -> Iterator[Problem]:
             kind=kind,
             container=container.name,
             reason=best.cause.rstrip(".") if best else text[:_LONGEST],
-            subject=container.name,
             evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
             confidence=best.confidence if best else None,
             fix=best.fix if best else None,
         )
     elif container.out_of_memory:
         evidence = (f"OOMKilled: true, exit code {container.exit_code}",)
-        yield problem("out-of-memory", kind=kind, container=container.name, subject=container.name, evidence=evidence)
+        yield problem("out-of-memory", kind=kind, container=container.name, evidence=evidence)
 
 
 @check("CON012")

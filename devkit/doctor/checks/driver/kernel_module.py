@@ -75,7 +75,7 @@ def _find_cause(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Probl
     if is_in_container(facts):
         return problem("not-loaded-on-host", evidence=(*seen, "/sys/module/nvidia is absent"))
     if {gpu.kernel_driver for gpu in gpus} == {"vfio-pci"}:
-        return problem("held-by-vfio", address=gpus[0].address, subject=gpus[0].address, evidence=seen)
+        return problem("held-by-vfio", address=gpus[0].address, evidence=seen)
     if isinstance(driver.on_disk, Release):
         evidence = (*seen, f"module for this kernel on disk: {driver.on_disk}")
         if any(gpu.kernel_driver == "nouveau" for gpu in gpus):

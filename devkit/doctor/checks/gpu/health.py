@@ -157,7 +157,6 @@ def no_recovery_is_required(facts: Facts) -> Iterator[Problem]:
             index=gpu.index,
             request=request,
             by="reboot" if "reboot" in request else "reset",
-            subject=format_gpu(gpu),
             evidence=(evidence,),
             severity=Severity.WARNING if action == _CAN_WAIT else None,
         )
@@ -175,7 +174,6 @@ def switches_report_no_fatal_error(facts: Facts) -> Iterator[Problem]:
             number=report.number,
             times=_format_times(report.count),
             at=report.at,
-            subject=report.address,
             evidence=(report.line,),
         )
 
@@ -215,7 +213,7 @@ def bad_pages_are_retired(facts: Facts) -> Iterator[Problem]:
 
 def _tell(name: str, gpu: Gpu, reading: str, *, errors: str = "") -> Problem:
     evidence = (f"{format_gpu(gpu)} {gpu.name}: {reading}",)
-    return problem(name, index=gpu.index, errors=errors, subject=format_gpu(gpu), evidence=evidence)
+    return problem(name, index=gpu.index, errors=errors, evidence=evidence)
 
 
 @check("GPU012")
@@ -223,4 +221,4 @@ def inforom_is_intact(facts: Facts) -> Iterator[Problem]:
     for gpu, health in require_gpu_health_field(facts, "inforom_ok"):
         if health.inforom_ok is False:
             evidence = ("NVML returned 14: corrupted infoROM",)
-            yield problem("corrupted", index=gpu.index, subject=format_gpu(gpu), evidence=evidence)
+            yield problem("corrupted", index=gpu.index, evidence=evidence)

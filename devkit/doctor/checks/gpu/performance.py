@@ -57,7 +57,6 @@ def no_thermal_slowdown(facts: Facts) -> Iterator[Problem]:
                 "hot" if isinstance(health.temperature_c, int) else "hot-unmeasured",
                 index=gpu.index,
                 temperature=f"{health.temperature_c}{bound}",
-                subject=format_gpu(gpu),
                 evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons) or 'none'}", _format_load(health)),
             )
 
@@ -84,7 +83,6 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Problem]:
             name,
             index=gpu.index,
             power=power,
-            subject=format_gpu(gpu),
             evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons)}", _format_load(health)),
         )
 
@@ -104,15 +102,12 @@ def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Problem]:
                 index=gpu.index,
                 lanes=lanes,
                 most=most,
-                subject=format_gpu(gpu),
                 evidence=evidence,
                 severity=None if is_busy or lanes <= most * FULL_LANES_SHARE.value else Severity.NOTE,
                 confidence=Confidence.LIKELY if is_busy else Confidence.POSSIBLE,
             )
         if is_busy and isinstance(now, int) and isinstance(best, int) and 0 < now < best:
-            yield problem(
-                "lower-generation", index=gpu.index, now=now, best=best, subject=format_gpu(gpu), evidence=evidence
-            )
+            yield problem("lower-generation", index=gpu.index, now=now, best=best, evidence=evidence)
 
 
 @check("GPU016")
@@ -129,7 +124,6 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Problem]:
                 index=gpu.index,
                 mhz=health.application_clock_mhz if set_low else health.sm_clock_mhz,
                 best=health.default_application_clock_mhz if set_low else health.sm_max_clock_mhz,
-                subject=format_gpu(gpu),
                 evidence=(
                     f"SM clock {health.sm_clock_mhz} of {health.sm_max_clock_mhz} MHz, application clock"
                     f" {health.application_clock_mhz} of {health.default_application_clock_mhz} MHz",
@@ -143,7 +137,6 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Problem]:
                 "low-power-limit" if power else "low-power-limit-unmeasured",
                 index=gpu.index,
                 power=power,
-                subject=format_gpu(gpu),
                 evidence=(f"limit {health.power_limit_mw} mW, default {health.default_power_limit_mw} mW",),
             )
 

@@ -62,7 +62,6 @@ def every_gpu_answers(facts: Facts) -> Iterator[Problem]:
                 index=gpu.index,
                 count=len(answer.gpus),
                 reason=gpu.message,
-                subject=f"GPU {gpu.index}",
                 evidence=(f"NVML returned {gpu.code} for GPU {gpu.index}: {gpu.message}",),
                 confidence=Confidence.LIKELY if gpu.code == _NVML_TIMEOUT else None,
             )
@@ -137,7 +136,6 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Problem]:
             "small-window" if size else "no-window",
             address=gpu.address,
             size=format_bytes(size),
-            subject=gpu.address,
             evidence=(f"{gpu.address}/resource: BAR 1 has {size} B", *_find_bar1_lines(facts, gpu)[:MAX_LOG_LINES]),
         )
 

@@ -44,7 +44,6 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Problem]:
             index=gpu.index,
             mode=mode,
             processes=join_words(f"{process.name or 'process'} ({process.pid})" for process in processes),
-            subject=format_gpu(gpu),
             evidence=(f"{format_gpu(gpu)} {gpu.name}: compute mode {mode}",),
         )
 
@@ -68,7 +67,6 @@ def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Problem]:
                 "unseen-in-container" if is_in_container(facts) else "unseen",
                 index=gpu.index,
                 size=format_bytes(unseen_bytes),
-                subject=format_gpu(gpu),
                 evidence=(f"used {_find_used_bytes(gpu)} B, by visible processes {sum(list_process_bytes(health))} B",),
             )
 
@@ -100,7 +98,6 @@ def mig_has_instances(facts: Facts) -> Iterator[Problem]:
         yield problem(
             "no-instance",
             index=gpu.index,
-            subject=format_gpu(gpu),
             evidence=(f"{format_gpu(gpu)} {gpu.name}: MIG mode on, no MIG devices",),
             severity=Severity.ERROR if len(empty) == len(gpus) else Severity.WARNING,
         )
@@ -162,7 +159,6 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Problem]:
                 "slowed-down" if license == "unlicensed-restricted" else "unlicensed",
                 index=gpu.index,
                 model=gpu.name,
-                subject=format_gpu(gpu),
                 evidence=(f"{format_gpu(gpu)}: license {license}",),
             )
 
@@ -177,6 +173,5 @@ def vgpu_profile_computes(facts: Facts) -> Iterator[Problem]:
                 index=gpu.index,
                 model=gpu.name,
                 series=series[1],
-                subject=format_gpu(gpu),
                 evidence=(f"name {gpu.name}, virtualization vgpu",),
             )

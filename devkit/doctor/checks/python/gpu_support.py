@@ -122,7 +122,6 @@ def _describe_older_gpu(name: str, gpu: Gpu) -> Problem:
         index=gpu.index,
         gpu=gpu.name,
         capability=gpu.capability,
-        subject=f"GPU {gpu.index}",
         evidence=[f"compute capability {gpu.capability}"],
     )
 

@@ -128,6 +128,5 @@ def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
             index=gpu.index,
             gpu=gpu.name,
             requirement=f"{wheel.name}{wanted}",
-            subject=f"GPU {gpu.index}",
             evidence=(f"{wheel.name} {wheel.version}", f"{row.capability.sm} came with CUDA {row.first_cuda}"),
         )
