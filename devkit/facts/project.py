@@ -313,9 +313,6 @@ class Dockerfile:
     stages: tuple[Stage, ...]
 
 
-__all__ = ["DevContainer", "EnvFile", "FileState", "Project", "ProjectFile", "Service"]
-
-
 class FileState(StrEnum):
     """The state of a file that the project has or names."""
 

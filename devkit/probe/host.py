@@ -308,8 +308,6 @@ def _raise_if_exhausted(error: OSError | RuntimeError | ValueError) -> None:
         raise error
 
 
-__all__ = ["CALL_DEADLINE_S", "NOT_FOUND", "TIMED_OUT", "Host", "LocalHost", "ProgramResult", "Stat", "explain_failure"]
-
 MAX_FILE_BYTES = 32 << 20
 _CHUNK_BYTES = 1 << 20
 """Files under /proc/sys refuse to be read by 4 MiB or more at once. Source: Linux, fs/proc/proc_sysctl.c."""

@@ -76,6 +76,12 @@ def emit_nvlink_rates(nvml: "Nvml", counters: list[tuple[int, int, float]]) -> N
             emit(nvlink_rate={"index": index, "per_s": round(max(0.0, rate), 1)})
 
 
+FUNCTION_NOT_FOUND = 13
+FATAL_FOR_GPU = frozenset({4, 15, 16, 17, 21, 999})
+"""No permission, lost, reset required, blocked by the operating system, not ready in firmware, unknown."""
+LOST_OR_STUCK = frozenset({15, 16})
+
+
 class Nvml:
     """nvidia-ml-py with the name of the running call announced, and its errors under one roof."""
 
@@ -93,30 +99,37 @@ class Nvml:
         emit(call=name, at_s=round(time.monotonic() - STARTED, 3))
         return function(*arguments)
 
-    def reading(self, name: str, function: Callable[..., Any], *arguments: object) -> dict[str, Any]:
-        """Return `{"value": …}`, or `{"unknown": reason}` where this driver or this GPU does not answer.
+    def read(self, name: str, *arguments: object, fatal: frozenset[int] = LOST_OR_STUCK) -> dict[str, Any]:
+        """Return `{"value": …}`, or `{"unknown": reason}` where this driver, this GPU or the bindings do not answer.
 
-        Raises the errors that condemn the whole GPU, such as a lost one.
+        Raises errors with a code in `fatal`, which condemn the whole GPU.
         """
-        try:
-            value = self.call(name, function, *arguments)
-        except self.errors as error:
-            if self.code(error) in FATAL_FOR_GPU:
-                raise
-            return {"unknown": f"{name}: {error}"}
-        return {"value": value.decode(errors="replace") if isinstance(value, bytes) else value}
-
-    def optional(self, name: str, *arguments: object) -> dict[str, Any]:
-        """Read like `reading` what a healthy GPU may refuse: only a lost GPU, or one that needs a reset, raises."""
         function = getattr(self.module, name, None)
         if function is None:
             return {"unknown": f"this nvidia-ml-py does not support {name}"}
         try:
-            return {"value": self.call(name, function, *arguments)}
+            value = self.call(name, function, *arguments)
         except self.errors as error:
-            if self.code(error) in LOST_OR_STUCK:
+            if self.code(error) in fatal:
                 raise
             return {"unknown": f"{name}: {error}", "code": self.code(error)}
+        return {"value": value.decode(errors="replace") if isinstance(value, bytes) else value}
+
+    def read_fields(self, handle: object, fields: list[Any]) -> dict[str, Any]:
+        """Read fields of a GPU at once; unknown where the GPU does not have the first of them."""
+        answer = self.read("nvmlDeviceGetFieldValues", handle, fields)
+        if "value" in answer and (code := answer["value"][0].nvmlReturn) != 0 and len(fields) == 1:
+            return {"unknown": f"nvmlDeviceGetFieldValues: field {fields[0]} returned {code}"}
+        return answer
+
+    def read_record(self, name: str, record_type: str, handle: object) -> Any:  # noqa: ANN401 - a record of the bindings
+        """Let NVML fill a record; a reading without a value where it does not."""
+        made = getattr(self.module, record_type, None)
+        if made is None:
+            return {"unknown": f"this nvidia-ml-py does not support {name}"}
+        record = made()
+        answer = self.read(name, handle, ctypes.byref(record))
+        return {"value": record} if "value" in answer else answer
 
     def code(self, error: Exception) -> int:
         """Return NVML's return value; 13, "function not found", for a library older than its bindings."""
@@ -125,10 +138,6 @@ class Nvml:
 
 
 MAX_GPUS = 1024
-FUNCTION_NOT_FOUND = 13
-FATAL_FOR_GPU = frozenset({4, 15, 16, 17, 21, 999})
-"""No permission, lost, reset required, blocked by the operating system, not ready in firmware, unknown."""
-LOST_OR_STUCK = frozenset({15, 16})
 VGPU_GUEST = 2
 RECOVERY_ACTION_FIELD = 230
 NVLINK_COUNT_FIELD = 91
@@ -142,27 +151,23 @@ MAX_PROCESSES = 32
 
 def read_driver_versions(nvml: Nvml) -> dict[str, Any]:
     """Read the driver's version, and the newest CUDA that it runs as `1000 * major + 10 * minor`."""
-    module = nvml.module
-    return {
-        "driver": nvml.reading("nvmlSystemGetDriverVersion", module.nvmlSystemGetDriverVersion),
-        "cuda": nvml.reading("nvmlSystemGetCudaDriverVersion_v2", module.nvmlSystemGetCudaDriverVersion_v2),
-    }
+    names = {"driver": "nvmlSystemGetDriverVersion", "cuda": "nvmlSystemGetCudaDriverVersion_v2"}
+    return {key: nvml.read(name, fatal=FATAL_FOR_GPU) for key, name in names.items()}
 
 
 def read_gpu(nvml: Nvml, index: int) -> dict[str, Any]:
     """Read one GPU's facts; memory in bytes. Raises NVMLError when the GPU does not answer."""
-    module = nvml.module
-    handle = nvml.call("nvmlDeviceGetHandleByIndex_v2", module.nvmlDeviceGetHandleByIndex, index)
-    name = nvml.reading("nvmlDeviceGetName", module.nvmlDeviceGetName, handle)
-    capability = nvml.reading("nvmlDeviceGetCudaComputeCapability", module.nvmlDeviceGetCudaComputeCapability, handle)
-    memory = nvml.reading("nvmlDeviceGetMemoryInfo", module.nvmlDeviceGetMemoryInfo, handle)
+    handle = nvml.call("nvmlDeviceGetHandleByIndex_v2", nvml.module.nvmlDeviceGetHandleByIndex, index)
+    name, capability, memory, mig = (
+        nvml.read(f"nvmlDeviceGet{what}", handle, fatal=FATAL_FOR_GPU)
+        for what in ("Name", "CudaComputeCapability", "MemoryInfo", "MigMode")
+    )
     if "value" in memory:
         memory = {"value": [memory["value"].total, memory["value"].free]}
-    mig = nvml.reading("nvmlDeviceGetMigMode", module.nvmlDeviceGetMigMode, handle)
     return {
         "index": index,
         "name": name.get("value", "GPU without a readable name"),
-        "uuid": nvml.reading("nvmlDeviceGetUUID", module.nvmlDeviceGetUUID, handle),
+        "uuid": nvml.read("nvmlDeviceGetUUID", handle, fatal=FATAL_FOR_GPU),
         "capability": capability,
         "memory": memory,
         "mig": mig,
@@ -204,12 +209,12 @@ def read_gpu_health(nvml: Nvml, handle: object) -> dict[str, Any]:
     # Utilization and clocks come first: what follows keeps the GPU awake and would show up in them.
     health = {"utilization": read_utilization(nvml, handle), "clock_reasons": read_clock_reasons(nvml, handle)}
     for name, (function, arguments) in SIMPLE_QUERIES.items():
-        health[name] = nvml.optional(function, handle, *arguments)
+        health[name] = nvml.read(function, handle, *arguments)
     if "value" not in health["remapped_rows"]:
-        health["retirement_pending"] = nvml.optional("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+        health["retirement_pending"] = nvml.read("nvmlDeviceGetRetiredPagesPendingStatus", handle)
     if health["virtualization"].get("value") == VGPU_GUEST:
         health["license"] = read_license(nvml, handle)
-    health["pci"] = extract_field(nvml.optional("nvmlDeviceGetPciInfo_v3", handle), "busId")
+    health["pci"] = extract_field(nvml.read("nvmlDeviceGetPciInfo_v3", handle), "busId")
     health["fabric"] = read_fabric(nvml, handle)
     health["recovery_action"] = read_recovery_action(nvml, handle)
     health["nvlink"] = read_nvlinks(nvml, handle)
@@ -228,18 +233,18 @@ def extract_field(reading: dict[str, Any], name: str) -> dict[str, Any]:
 
 def read_utilization(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read percent of the last sampling period in which a kernel ran."""
-    return extract_field(nvml.optional("nvmlDeviceGetUtilizationRates", handle), "gpu")
+    return extract_field(nvml.read("nvmlDeviceGetUtilizationRates", handle), "gpu")
 
 
 def read_clock_reasons(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read the bits that say why the clocks are where they are; drivers before 535 know the call by another name."""
-    reasons = nvml.optional("nvmlDeviceGetCurrentClocksEventReasons", handle)
-    return reasons if "value" in reasons else nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    reasons = nvml.read("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    return reasons if "value" in reasons else nvml.read("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
 
 
 def read_license(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read the state of a vGPU's license, of the first feature that it runs with."""
-    features = nvml.optional("nvmlDeviceGetGridLicensableFeatures_v4", handle)
+    features = nvml.read("nvmlDeviceGetGridLicensableFeatures_v4", handle)
     if "value" not in features:
         return features
     listed = features["value"].gridLicensableFeatures[: features["value"].licensableFeaturesCount]
@@ -248,44 +253,32 @@ def read_license(nvml: Nvml, handle: object) -> dict[str, Any]:
 
 
 def read_fabric(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """Read how far the GPU has joined the NVLink fabric, as [state, return value]."""
+    """Read how far the GPU has joined the NVLink fabric, as [state, return value, health]."""
+    answer = nvml.read_record("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t", handle)
+    if "value" not in answer:
+        return answer
     # The bindings read four bytes where NVML writes one.
-    record = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
-    if record is None:
-        return {"unknown": "this nvidia-ml-py does not support nvmlDeviceGetGpuFabricInfoV"}
-    fabric = record()
-    answer = nvml.optional("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(fabric))
-    return {"value": [fabric.state & 0xFF, fabric.status, fabric.healthMask]} if "value" in answer else answer
+    fabric = answer["value"]
+    return {"value": [fabric.state & 0xFF, fabric.status, fabric.healthMask]}
 
 
 def read_recovery_action(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read what the driver asks for to make the GPU usable again, as a number."""
-    fields = nvml.optional("nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION_FIELD])
-    if "value" not in fields:
-        return fields
-    field = fields["value"][0]
-    if field.nvmlReturn != 0:
-        return {"unknown": f"nvmlDeviceGetFieldValues: field {RECOVERY_ACTION_FIELD} returned {field.nvmlReturn}"}
-    return {"value": field.value.uiVal}
+    fields = nvml.read_fields(handle, [RECOVERY_ACTION_FIELD])
+    return {"value": fields["value"][0].value.uiVal} if "value" in fields else fields
 
 
 def read_nvlinks(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Count the NVLinks that a GPU has, those that are up, and their errors, None where it does not count them."""
-    counted = nvml.optional("nvmlDeviceGetFieldValues", handle, [NVLINK_COUNT_FIELD])
+    counted = nvml.read_fields(handle, [NVLINK_COUNT_FIELD])
     if "value" not in counted:
         return counted
-    if counted["value"][0].nvmlReturn != 0:
-        return {
-            "unknown": f"nvmlDeviceGetFieldValues: field {NVLINK_COUNT_FIELD} returned {counted['value'][0].nvmlReturn}"
-        }
     count = min(counted["value"][0].value.uiVal, MAX_NVLINKS)
     if not count:
         return {"value": {"count": 0, "active": 0, "errors": 0}}
     # All links in one call: one by one, eight GPUs would take a second.
     fields = (NVLINK_STATE_FIELD, *NVLINK_ERROR_FIELDS)
-    answered = nvml.optional(
-        "nvmlDeviceGetFieldValues", handle, [(name, link) for name in fields for link in range(count)]
-    )
+    answered = nvml.read_fields(handle, [(name, link) for name in fields for link in range(count)])
     if "value" not in answered:
         return answered
     states = [field.value.uiVal for field in answered["value"][:count] if field.nvmlReturn == 0]
@@ -297,19 +290,15 @@ def read_nvlinks(nvml: Nvml, handle: object) -> dict[str, Any]:
 
 def read_sram_threshold(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read whether the GPU has more uncorrectable errors of its SRAM than NVIDIA lets pass."""
-    record = getattr(nvml.module, "c_nvmlEccSramErrorStatus_v1_t", None)
-    if record is None:
-        return {"unknown": "this nvidia-ml-py does not support nvmlDeviceGetSramEccErrorStatus"}
-    status = record()
-    answer = nvml.optional("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status))
-    return {"value": bool(status.bThresholdExceeded)} if "value" in answer else answer
+    answer = nvml.read_record("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t", handle)
+    return {"value": bool(answer["value"].bThresholdExceeded)} if "value" in answer else answer
 
 
 def read_processes(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read the processes that hold memory of the GPU, as [pid, name, bytes]; NVML may list a process twice."""
     found: dict[int, list[Any]] = {}
     for function in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
-        processes = nvml.optional(function, handle)
+        processes = nvml.read(function, handle)
         if "value" not in processes:
             return processes
         for process in processes["value"]:
@@ -328,15 +317,12 @@ def read_process_name(pid: int) -> str:
 
 def list_mig_instances(nvml: Nvml, handle: object) -> list[str]:
     """List UUIDs of the MIG devices on a GPU; slots without one are skipped."""
-    module = nvml.module
-    slots = nvml.reading("nvmlDeviceGetMaxMigDeviceCount", module.nvmlDeviceGetMaxMigDeviceCount, handle)
+    slots = nvml.read("nvmlDeviceGetMaxMigDeviceCount", handle, fatal=FATAL_FOR_GPU)
     found = []
     for slot in range(slots.get("value", 0)):
-        device = nvml.reading(
-            "nvmlDeviceGetMigDeviceHandleByIndex", module.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot
-        )
+        device = nvml.read("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot, fatal=FATAL_FOR_GPU)
         if "value" in device:
-            uuid = nvml.reading("nvmlDeviceGetUUID", module.nvmlDeviceGetUUID, device["value"])
+            uuid = nvml.read("nvmlDeviceGetUUID", device["value"], fatal=FATAL_FOR_GPU)
             found.append(str(uuid.get("value", uuid.get("unknown"))))
     return found
 

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from devkit.facts.gpu import AptSource, Driver, DriverPackage
 from devkit.facts.machine import Platform
-from devkit.facts.values import Release, Unknown
+from devkit.facts.values import NOT_READ, Release, Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.gpu.pci import read_pci
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
@@ -48,26 +48,7 @@ MODULE_PARAMETERS = "/proc/driver/nvidia/params"
 TELLING_PARAMETERS = ("DeviceFile", "ModifyDeviceFiles", "EnableGpuFirmware", "PreserveVideoMemoryAllocations")
 INFINIBAND = "/sys/class/infiniband"
 MAX_ERROR_CHARACTERS = 200
-_INSTALLATION = (
-    *(
-        "module_signer",
-        "signer_is_enrolled",
-        "build_error",
-        "firmware_present",
-        "parameters",
-        "packages",
-        "apt_sources",
-    ),
-    *(
-        "closed_nodes",
-        "stale_nodes",
-        "withheld_nodes",
-        "booted_at",
-        "modules",
-        "has_infiniband",
-        "fabric_manager_version",
-    ),
-)
+_INSTALLATION = tuple(each.name for each in fields(Driver) if each.default is NOT_READ)
 """Facts of the driver that are only read beside a GPU."""
 _PACKAGES = ("nvidia-", "libnvidia-", "cuda-drivers", "linux-modules-nvidia", "libcuda1")
 _PARAGRAPHS = tuple(f"Package: {name}" for name in _PACKAGES)
