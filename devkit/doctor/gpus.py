@@ -43,7 +43,7 @@ def format_gpu(gpu: Gpu) -> str:
 
 def is_gpu_busy(health: GpuHealth) -> bool:
     """Say if a kernel ran most of the time. Clocks, heat and link speed say nothing about an idle GPU."""
-    return isinstance(health.utilization_percent, int) and health.utilization_percent >= BUSY_PERCENT.value
+    return isinstance(health.utilization_percent, int) and health.utilization_percent >= BUSY_PERCENT
 
 
 def is_virtual_gpu(health: GpuHealth) -> bool:

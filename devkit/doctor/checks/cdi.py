@@ -239,7 +239,7 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Problem]:
     is_of_one = (
         engine.kind is EngineKind.PODMAN
         and isinstance(engine.version, Release)
-        and engine.version.numbers[:2] == PODMAN_OF_ONE_CDI_FOLDER.value
+        and engine.version.numbers[:2] == PODMAN_OF_ONE_CDI_FOLDER
     )
     searched = ("/etc/cdi",) if is_of_one else engine.cdi_spec_dirs
     skip_if(not searched, "the engine does not name its CDI folders")

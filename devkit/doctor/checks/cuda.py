@@ -312,14 +312,14 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Problem]:
 def torch_fits_jetpack(facts: Facts) -> Iterator[Problem]:
     tegra = require_some(require_system(facts).tegra, "this is not a Jetson")
     torch = require_some(require_python(facts).torch, "torch is not installed in this Python")
-    if isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value:
+    if isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T:
         return
     # PyTorch's own indexes have +cpu, +cu126 …; Jetson builds say 2.5.0a0+…nv24.08 or nothing.
     label = torch.version.partition("+")[2]
     if label != "cpu" and label not in load_tables().torch.indexes and (label or torch.cuda is not None):
         return
     release = tegra.release if isinstance(tegra.release, Release) else None
-    index = JETSON_INDEXES.value.get(release.major) if release else None
+    index = JETSON_INDEXES.get(release.major) if release else None
     system = f"L4T {release}" if release else "L4T release not known"
     yield problem(
         "server-build",

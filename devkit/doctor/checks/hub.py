@@ -165,6 +165,6 @@ def _find_model_problem(call: HubCall, status: int, error: str) -> str:
 @check("HUB009")
 def clock_agrees_with_hub(facts: Facts) -> Iterator[Problem]:
     ahead = require(_require_hub_call(facts).clock_ahead_s)
-    if abs(ahead) > CLOCK_SKEW_S.value:
+    if abs(ahead) > CLOCK_SKEW_S:
         evidence = (f"this clock minus the Date header: {ahead} s",)
         yield problem("ahead" if ahead > 0 else "behind", seconds=abs(ahead), evidence=evidence)

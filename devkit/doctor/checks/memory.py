@@ -40,7 +40,7 @@ def no_process_was_oom_killed(facts: Facts) -> Iterator[Problem]:
 @check("MEM003", require_visible_gpu, causes=("MEM002",))
 def cgroup_memory_suffices(facts: Facts) -> Iterator[Problem]:
     limit_bytes = require(require(facts.limits).group_memory_bytes)
-    if limit_bytes is None or limit_bytes >= GROUP_MEMORY_BYTES.value:
+    if limit_bytes is None or limit_bytes >= GROUP_MEMORY_BYTES:
         return
     gpu_bytes = [gpu.memory_bytes for gpu in facts.gpus if not isinstance(gpu.memory_bytes, Unknown)]
     evidence = (f"memory.max: {limit_bytes // MIB} MiB", *(f"GPU memory: {size // MIB} MiB" for size in gpu_bytes[:1]))
@@ -52,7 +52,7 @@ def cgroup_memory_suffices(facts: Facts) -> Iterator[Problem]:
 def gpu_memory_is_free(facts: Facts) -> Iterator[Problem]:
     free = [gpu.free_bytes for gpu in facts.gpus if not isinstance(gpu.free_bytes, Unknown)]
     skip_if(not free or len(free) < len(facts.gpus), "NVML does not say how much memory is free")
-    if max(free) < FREE_GPU_BYTES.value:
+    if max(free) < FREE_GPU_BYTES:
         evidence = [f"GPU {gpu.index}: {format_bytes(size)} free" for gpu, size in zip(facts.gpus, free, strict=True)]
         yield problem("used-up", free=format_bytes(max(free)), evidence=evidence)
 
@@ -63,6 +63,6 @@ def checkpointing_is_needed(facts: Facts) -> Iterator[Problem]:
     memory = [gpu.memory_bytes for gpu in require(run.gpus) if isinstance(gpu.memory_bytes, int)]
     peak = require(run.peak_bytes)
     skip_if(not memory, "the GPU's memory is not known")
-    if require(run.checkpointing) and peak < min(memory) * ROOM_WITHOUT_CHECKPOINTING.value:
+    if require(run.checkpointing) and peak < min(memory) * ROOM_WITHOUT_CHECKPOINTING:
         evidence = (f"peak {peak} bytes, memory {min(memory)} bytes",)
         yield problem("not-needed", peak=format_bytes(peak), memory=format_bytes(min(memory)), evidence=evidence)

@@ -85,7 +85,7 @@ def disk_space_suffices(facts: Facts) -> Iterator[Problem]:
     for directory in _list_judged(facts):
         free_bytes, path = directory.free_bytes, directory.path
         wanted = _NEEDED_BYTES.get(directory.purpose, FULL_BYTES) if needs_space else FULL_BYTES
-        if isinstance(free_bytes, Unknown) or free_bytes >= wanted.value:
+        if isinstance(free_bytes, Unknown) or free_bytes >= wanted:
             continue
         free, place = format_bytes(free_bytes), directory.file_system or "its file system"
         yield problem(
@@ -93,8 +93,8 @@ def disk_space_suffices(facts: Facts) -> Iterator[Problem]:
             free=free,
             purpose=directory.purpose,
             path=path,
-            evidence=(f"{path} on {place}: {free} free; {format_bytes(wanted.value)} wanted",),
-            severity=Severity.ERROR if free_bytes < FULL_BYTES.value else Severity.WARNING,
+            evidence=(f"{path} on {place}: {free} free; {format_bytes(wanted)} wanted",),
+            severity=Severity.ERROR if free_bytes < FULL_BYTES else Severity.WARNING,
         )
 
 
@@ -117,15 +117,15 @@ def inodes_suffice(facts: Facts) -> Iterator[Problem]:
     for directory in _list_judged(facts):
         free, path = directory.free_files, directory.path
         limit = wanted if directory.purpose == _ENGINE_DATA else FULL_FILES
-        if isinstance(free, Unknown) or free >= limit.value:
+        if isinstance(free, Unknown) or free >= limit:
             continue
         yield problem(
             "few-inodes",
             free=free,
             purpose=directory.purpose,
             path=path,
-            evidence=(f"{path}: {free} inodes free; {limit.value} wanted", "`df -i` shows them"),
-            severity=Severity.ERROR if free < FULL_FILES.value else Severity.WARNING,
+            evidence=(f"{path}: {free} inodes free; {limit} wanted", "`df -i` shows them"),
+            severity=Severity.ERROR if free < FULL_FILES else Severity.WARNING,
         )
 
 
@@ -150,7 +150,7 @@ def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
 def training_does_not_wait_for_data(facts: Facts) -> Iterator[Problem]:
     run = require_gpu_run(facts)
     waited = require(run.waiting_percent)
-    if waited >= WAITING_FOR_DATA_PERCENT.value:
+    if waited >= WAITING_FOR_DATA_PERCENT:
         step = f" of {run.step_ms} ms" if isinstance(run.step_ms, int) else ""
         median = f"median over {run.steps} steps{step}: {waited} % waiting"
         yield problem("waits", waited=waited, evidence=(median, *format_run_utilization(run)))

@@ -123,7 +123,7 @@ def wsl_has_memory(facts: Facts) -> Iterator[Problem]:
     guest = require_wsl_guest(facts)
     require_nvidia_gpu(facts)
     memory, swap = require(system.memory_bytes), require(guest.swap_bytes)
-    if memory + swap >= WSL_MEMORY_BYTES.value:
+    if memory + swap >= WSL_MEMORY_BYTES:
         return
     settings = system.wsl_settings
     limit = settings.memory if isinstance(settings, WslSettings) else ""
@@ -174,6 +174,6 @@ def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Problem]:
 @check("WSL010", causes=("HUB009",))
 def clock_agrees_with_windows(facts: Facts) -> Iterator[Problem]:
     behind = require(require_wsl_guest(facts).clock_behind_s)
-    if abs(behind) > CLOCK_SKEW_S.value:
+    if abs(behind) > CLOCK_SKEW_S:
         evidence = (f"hardware clock minus guest's clock: {behind} s",)
         yield problem("behind" if behind > 0 else "ahead", seconds=abs(behind), evidence=evidence)

@@ -126,7 +126,7 @@ def graphics_are_complete(facts: Facts) -> Iterator[Problem]:
 @check("CON003")
 def shared_memory_suffices(facts: Facts) -> Iterator[Problem]:
     size_bytes = require(require_container(facts).shm_bytes)
-    if size_bytes < SHARED_MEMORY_BYTES.value:
+    if size_bytes < SHARED_MEMORY_BYTES:
         evidence = (f"size of /dev/shm: {size_bytes // MIB} MiB",)
         yield problem("too-small", size=format_bytes(size_bytes), evidence=evidence)
 

@@ -213,7 +213,7 @@ def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Problem]:
         size_bytes = container.shm_bytes
         if isinstance(size_bytes, Unknown) or isinstance(container.ipc_mode, Unknown):
             continue
-        if size_bytes >= SHARED_MEMORY_BYTES.value or container.ipc_mode == "host" or size_bytes <= 0:
+        if size_bytes >= SHARED_MEMORY_BYTES or container.ipc_mode == "host" or size_bytes <= 0:
             continue
         yield problem(
             "too-small",

@@ -134,7 +134,7 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Problem]:
     needs_open = [
         gpu
         for gpu in require(driver.pci_gpus)
-        if any(gpu.address in line for line in log_lines) or _parse_device_id(gpu) >= FIRST_OPEN_ONLY_DEVICE_ID.value
+        if any(gpu.address in line for line in log_lines) or _parse_device_id(gpu) >= FIRST_OPEN_ONLY_DEVICE_ID
     ]
     if not needs_open or require(driver.is_open):
         return
@@ -165,12 +165,12 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Problem]:
         return
     works = not has_fewer_gpus_than_bus(facts)
     skip_if(works and not old, "the kernel log names a GPU that NVML can use now")
-    has_kepler = any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old)
+    has_kepler = any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID for gpu in old)
     yield problem(
         "not-supported",
         driver=release or "installed here",
         gpus=join_words(gpu.address for gpu in old) or "this GPU",
-        branch=(LAST_BRANCH_OF_KEPLER if has_kepler else LAST_BRANCH_BEFORE_TURING).value,
+        branch=LAST_BRANCH_OF_KEPLER if has_kepler else LAST_BRANCH_BEFORE_TURING,
         subject=old[0].address if old else "",
         evidence=(*log_lines[:MAX_LOG_LINES], *_list_device_ids(old)),
         severity=Severity.WARNING if works else Severity.ERROR,
@@ -183,15 +183,15 @@ def _list_device_ids(gpus: list[PciGpu]) -> list[str]:
 
 
 def _is_too_old(gpu: PciGpu, release: Release | None, driver: Driver) -> bool:
-    if release is None or _parse_device_id(gpu) >= FIRST_TURING_DEVICE_ID.value:
+    if release is None or _parse_device_id(gpu) >= FIRST_TURING_DEVICE_ID:
         return False
-    if driver.is_open is True or release.major > LAST_BRANCH_BEFORE_TURING.value:
+    if driver.is_open is True or release.major > LAST_BRANCH_BEFORE_TURING:
         return True
-    return _parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value and release.major > LAST_BRANCH_OF_KEPLER.value
+    return _parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID and release.major > LAST_BRANCH_OF_KEPLER
 
 
 def _parse_device_id(gpu: PciGpu) -> int:
     try:
         return int(gpu.device_id, 16)
     except ValueError:
-        return FIRST_TURING_DEVICE_ID.value
+        return FIRST_TURING_DEVICE_ID

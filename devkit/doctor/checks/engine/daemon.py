@@ -153,7 +153,7 @@ def engine_clock_agrees(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
     ahead = require(engine.clock_ahead_s)
     skip_if(not is_local_engine(engine), "the engine runs on another machine")
-    if abs(ahead) > CLOCK_SKEW_S.value:
+    if abs(ahead) > CLOCK_SKEW_S:
         yield problem(
             "ahead" if ahead > 0 else "behind",
             seconds=abs(ahead),

@@ -157,7 +157,7 @@ def nvlinks_are_sound(facts: Facts) -> Iterator[Problem]:
     noisy = [
         (gpu, health)
         for gpu, health in states
-        if isinstance(health.nvlink_errors_per_s, float) and health.nvlink_errors_per_s >= NVLINK_ERRORS_PER_S.value
+        if isinstance(health.nvlink_errors_per_s, float) and health.nvlink_errors_per_s >= NVLINK_ERRORS_PER_S
     ]
     if down:
         yield _tell_links("links-down", down)
@@ -171,7 +171,7 @@ def _tell_links(name: str, states: list[GpuWithHealth]) -> Problem:
         name,
         gpus=gpus,
         have="has" if len(states) == 1 else "have",
-        limit=round(NVLINK_ERRORS_PER_S.value),
+        limit=round(NVLINK_ERRORS_PER_S),
         subject=gpus,
         evidence=(
             f"{format_gpu(gpu)} {gpu.name}: {_format_links(health)} up, {_format_errors(health)}"

@@ -90,7 +90,7 @@ def _tell_xid(facts: Facts, xid: Xid, *others: Xid) -> Problem:
         name = "usable-now"
         # A GPU that works now has left an old report behind.
         age_s = compute_seconds_between(str(xid.at), facts.taken_at)
-        is_old = age_s is not None and age_s > STILL_FRESH_HOURS.value * _HOUR_S
+        is_old = age_s is not None and age_s > STILL_FRESH_HOURS * _HOUR_S
         severity = Severity.NOTE if is_old else None
     times = _format_times(xid.count)
     if not isinstance(xid.at, Unknown):

@@ -103,7 +103,7 @@ def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Problem]:
                 lanes=lanes,
                 most=most,
                 evidence=evidence,
-                severity=None if is_busy or lanes <= most * FULL_LANES_SHARE.value else Severity.NOTE,
+                severity=None if is_busy or lanes <= most * FULL_LANES_SHARE else Severity.NOTE,
                 confidence=Confidence.LIKELY if is_busy else Confidence.POSSIBLE,
             )
         if is_busy and isinstance(now, int) and isinstance(best, int) and 0 < now < best:
@@ -113,10 +113,10 @@ def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Problem]:
 @check("GPU016")
 def clocks_are_not_locked(facts: Facts) -> Iterator[Problem]:
     for gpu, health in require_gpu_health(facts):
-        set_low = _is_below(health.application_clock_mhz, health.default_application_clock_mhz, USUAL_CLOCK_SHARE.value)
+        set_low = _is_below(health.application_clock_mhz, health.default_application_clock_mhz, USUAL_CLOCK_SHARE)
         is_free = not any(reason in _find_clock_reasons(health) for reason in (*_HELD_BACK, "gpu-idle"))
         is_known = isinstance(health.clock_reasons, tuple)
-        slow = _is_below(health.sm_clock_mhz, health.sm_max_clock_mhz, FAST_ENOUGH_SHARE.value)
+        slow = _is_below(health.sm_clock_mhz, health.sm_max_clock_mhz, FAST_ENOUGH_SHARE)
         stuck = is_known and is_free and slow and is_gpu_busy(health)
         if set_low or stuck:
             yield problem(
@@ -131,7 +131,7 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Problem]:
                 ),
                 confidence=Confidence.LIKELY if set_low else None,
             )
-        if _is_below(health.power_limit_mw, health.default_power_limit_mw, USUAL_POWER_SHARE.value):
+        if _is_below(health.power_limit_mw, health.default_power_limit_mw, USUAL_POWER_SHARE):
             power = _format_power(health)
             yield problem(
                 "low-power-limit" if power else "low-power-limit-unmeasured",
@@ -164,9 +164,9 @@ def persistence_mode_is_on(facts: Facts) -> Iterator[Problem]:
 
 def _require_samples(facts: Facts) -> tuple[WatchedGpu, ...]:
     """The GPUs that were sampled often enough to judge."""
-    gpus = [gpu for gpu in require(require_gpu_run(facts).gpus) if gpu.samples >= FEWEST_SAMPLES.value]
+    gpus = [gpu for gpu in require(require_gpu_run(facts).gpus) if gpu.samples >= FEWEST_SAMPLES]
     if not gpus:
-        raise NotApplicable(f"the run was too short: fewer than {FEWEST_SAMPLES.value} samples of its GPUs")
+        raise NotApplicable(f"the run was too short: fewer than {FEWEST_SAMPLES} samples of its GPUs")
     return tuple(gpus)
 
 
@@ -177,7 +177,7 @@ def clocks_hold_while_training(facts: Facts) -> Iterator[Problem]:
             ("heat", gpu.hot_percent, "heat"),
             ("power-supply", gpu.braked_percent, "the power supply"),
         ):
-            if isinstance(share, int) and share >= HELD_BACK_PERCENT.value:
+            if isinstance(share, int) and share >= HELD_BACK_PERCENT:
                 evidence = (f"{gpu.samples} samples, {share} % with the clocks held down by {cause}",)
                 yield problem(name, gpu=gpu.name, share=share, subject=gpu.name, evidence=evidence)
 
@@ -186,7 +186,7 @@ def clocks_hold_while_training(facts: Facts) -> Iterator[Problem]:
 def gpu_is_busy_while_training(facts: Facts) -> Iterator[Problem]:
     for gpu in _require_samples(facts):
         share = require(gpu.utilization_percent)
-        if share < BUSY_WHILE_TRAINING_PERCENT.value:
+        if share < BUSY_WHILE_TRAINING_PERCENT:
             evidence = (f"{gpu.samples} samples, utilization {share} % on average",)
             yield problem("idle", gpu=gpu.name, share=share, subject=gpu.name, evidence=evidence)
 

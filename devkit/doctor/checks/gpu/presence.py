@@ -129,7 +129,7 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Problem]:
     small = [
         (gpu, size)
         for gpu, size in gpus
-        if isinstance(size, int) and 0 < size <= SMALL_WINDOW_BYTES.value and _is_not_started(facts, gpu)
+        if isinstance(size, int) and 0 < size <= SMALL_WINDOW_BYTES and _is_not_started(facts, gpu)
     ]
     for gpu, size in missing or small:
         yield problem(

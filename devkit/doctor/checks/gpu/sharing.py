@@ -79,7 +79,7 @@ def _unseen_bytes(gpu: Gpu, health: GpuHealth) -> int | None:
     if any(not isinstance(process.memory_bytes, int) for process in processes):
         return None
     missing = _find_used_bytes(gpu) - sum(list_process_bytes(health))
-    allowance = max(UNSEEN_MEMORY_BYTES.value, int(gpu.memory_bytes * UNSEEN_MEMORY_SHARE.value))
+    allowance = max(UNSEEN_MEMORY_BYTES, int(gpu.memory_bytes * UNSEEN_MEMORY_SHARE))
     return missing if missing > allowance else None
 
 

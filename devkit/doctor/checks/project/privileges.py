@@ -125,7 +125,7 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Problem]:
             continue
         size = container.setting("shm_size")
         stated = None if size is None else _parse_size(size.value)
-        if size is not None and (stated is None or stated >= SHARED_MEMORY_BYTES.value):
+        if size is not None and (stated is None or stated >= SHARED_MEMORY_BYTES):
             continue
         place = Location(size.path, size.line) if size is not None else container.location
         repairs: tuple[Repair, ...] = ()

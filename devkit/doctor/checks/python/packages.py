@@ -48,7 +48,7 @@ def _require_package(facts: Facts, name: str) -> Package:
 def _is_falling_back(package: Package) -> bool:
     """Say if this release takes the nearest library of the same CUDA major automatically."""
     try:
-        return Version(package.version) >= Version(BITSANDBYTES_FALLS_BACK.value)
+        return Version(package.version) >= Version(BITSANDBYTES_FALLS_BACK)
     except InvalidVersion:
         return False
 
