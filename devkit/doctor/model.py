@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from devkit.release import DOCUMENTATION_URL
 
 if TYPE_CHECKING:
+    from devkit.facts.dependencies import FileLine
     from devkit.facts.model import Facts
 
 
@@ -78,21 +79,12 @@ class Location:
     line: int = 1
 
 
-class FileLine(Protocol):
-    """Something that was read from a line of one of the project's files."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-
-
-def format_location(place: FileLine) -> str:
+def format_location(place: "FileLine") -> str:
     """Format a place as findings show it."""
     return f"{place.path}:{place.line}"
 
 
-def cite(place: FileLine, text: str) -> str:
+def cite(place: "FileLine", text: str) -> str:
     """Cite what a line of a file says, as evidence shows it."""
     return f"{format_location(place)}: {text}".rstrip(": ")
 

@@ -19,7 +19,6 @@ from devkit.doctor.danger import withhold
 from devkit.doctor.model import (
     Check,
     Confidence,
-    FileLine,
     Finding,
     Fix,
     Location,
@@ -32,6 +31,7 @@ from devkit.doctor.model import (
 )
 from devkit.doctor.preconditions import find_platform, is_in_container
 from devkit.facts.decode import decode_fields
+from devkit.facts.dependencies import FileLine
 from devkit.facts.machine import Container
 from devkit.facts.model import Facts
 from devkit.facts.project import Setting

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from devkit.facts.values import Unknown
 
@@ -54,8 +55,26 @@ class RequirementRole(StrEnum):
     """It installs nothing, and limits a version: a lock, a constraints file, a package of conda."""
 
 
+class FileLine(Protocol):
+    """Something that was read from a line of one of the project's files."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
+class Located:
+    """What has an origin by its `path` and its `line`."""
+
+    @property
+    def origin(self: FileLine) -> str:
+        """Its file and line: "requirements.txt:3"."""
+        return f"{self.path}:{self.line}"
+
+
 @dataclass(frozen=True)
-class PackageRequirement:
+class PackageRequirement(Located):
     """One package that a file asks for, or the Python, whose `name` is "python".
 
     `name` is normalized (PEP 503), `specifier` a PEP 440 one, "" for any version; `marker` a PEP 508 one.
@@ -75,11 +94,6 @@ class PackageRequirement:
     role: RequirementRole = RequirementRole.PASSED_THROUGH
     index: str = ""
     unisolated_by: str = ""
-
-    @property
-    def origin(self) -> str:
-        """Its file and line: "requirements.txt:3"."""
-        return f"{self.path}:{self.line}"
 
     @property
     def text(self) -> str:
@@ -103,18 +117,13 @@ class LocalPackage:
 
 
 @dataclass(frozen=True)
-class CondaPackage:
+class CondaPackage(Located):
     """A package that only conda has, as micromamba reads it: `hmmer`, `openmm>=8`, `bioconda::hhsuite`; `name` is the index's."""
 
     spec: str
     path: str
     line: int
     name: str = ""
-
-    @property
-    def origin(self) -> str:
-        """Its file and line: "environment.yml:12"."""
-        return f"{self.path}:{self.line}"
 
 
 TORCH_WHEELS = "download.pytorch.org/whl"
@@ -135,7 +144,7 @@ class IndexUse(StrEnum):
 
 
 @dataclass(frozen=True)
-class PackageIndex:
+class PackageIndex(Located):
     """A line or table that names another place to take packages from; `url` carries no login."""
 
     url: str
@@ -145,32 +154,22 @@ class PackageIndex:
     use: IndexUse = IndexUse.EXTRA
 
     @property
-    def origin(self) -> str:
-        """Its file and line: "pyproject.toml:12"."""
-        return f"{self.path}:{self.line}"
-
-    @property
     def is_third_party(self) -> bool:
         """Return True for an index besides the public one and torch's, which the plan brings."""
         return "://" in self.url and TORCH_WHEELS not in self.url and self.url.rstrip("/") != PUBLIC_INDEX
 
 
 @dataclass(frozen=True)
-class UnreadableRequirement:
+class UnreadableRequirement(Located):
     """Part of the project's files that devkit could not read as a requirement, and why."""
 
     path: str
     line: int
     problem: str
 
-    @property
-    def origin(self) -> str:
-        """Its file and line: "setup.py:12"."""
-        return f"{self.path}:{self.line}"
-
 
 @dataclass(frozen=True)
-class ImportedPackage:
+class ImportedPackage(Located):
     """A package that a program of the project imports but none of its files requires.
 
     `name` is the distribution's, "" where the table of imports does not have the module. `guide` is what the project's guide
@@ -182,11 +181,6 @@ class ImportedPackage:
     path: str
     line: int
     guide: PackageRequirement | None = None
-
-    @property
-    def origin(self) -> str:
-        """Its file and line: "train.py:12"."""
-        return f"{self.path}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -218,18 +212,13 @@ NOTHING_CHOSEN = DependencyChoice()
 
 
 @dataclass(frozen=True)
-class SystemPackage:
+class SystemPackage(Located):
     """A Debian package that a file of the project installs with apt: a Dockerfile, a CI workflow or a guide."""
 
     name: str
     path: str
     line: int
     is_from_ci: bool = False
-
-    @property
-    def origin(self) -> str:
-        """Its file and line: "README.md:12"."""
-        return f"{self.path}:{self.line}"
 
 
 @dataclass(frozen=True)

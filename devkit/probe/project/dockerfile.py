@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 from devkit.facts.project import Dockerfile, Setting, Stage, Variable
 from devkit.facts.secrets import contains_token, holds_secret, redact_tokens
@@ -31,6 +31,12 @@ _LONGEST = 160
 MAX_EXPANDED_CHARACTERS = 1 << 20
 """Of all variables in a file together: each may hold the one before it twice."""
 _ROOT = ("", "root", "0")
+_NOTHING_FOUND: dict[str, Any] = {
+    each: ()
+    for each in get_type_hints(Stage)
+    if each not in ("name", "image", "image_text", "line", "user", "removes_users")
+}
+"""What a stage lists, before its first instruction."""
 FindSecretFiles = Callable[[str, int], tuple[str, ...]]
 """Tells which files with secrets a COPY source takes in, given the line of the instruction."""
 
@@ -97,27 +103,7 @@ class _StageReader:
         name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
         written = words[0] if words else ""
         image, line = expansion.expand(written, defaults), instruction.line
-        self._stage = Stage(
-            name,
-            image,
-            written,
-            line,
-            None,
-            (),
-            (),
-            (),
-            (),
-            (),
-            False,
-            (),
-            (),
-            (),
-            labels=(),
-            copied_from=(),
-            programs=(),
-            nvcc=(),
-            drivers=(),
-        )
+        self._stage = Stage(name, image, written, line, user=None, removes_users=False, **_NOTHING_FOUND)
         self._path, self._given, self._secret_files = path, given, secret_files
         self._arguments, self._expansion = dict(defaults), expansion
         self._user = ""
