@@ -5,23 +5,26 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import BuildNeed, Framework, Resolved, SourceBuild
+from devkit.facts.decode import decode_fields
+from devkit.facts.dependencies import BuildNeed, Resolved, SourceBuild
 from devkit.facts.values import ComputeCapability, Release
 from devkit.formats.jsonc import format_json
 from devkit.probe.host import ask_git
 from devkit.release import __version__
 from devkit.render.files import Artifact, read_file
 from devkit.solver.output import serialize_plan
-from devkit.solver.plan import Machine, Plan, Reason, Vendor
+from devkit.solver.plan import Machine, Plan, Reason
 from devkit.user_folder import find_user_file
 
 LOCK_SCHEMA = "devkit.lock/3"
 LOCK_PATH = "devkit.lock"
+_OF_PLAN = {each.name for each in fields(Plan)} - {"packages", "reasons", "limits", "resolution", "compiled", "nvcc"}
+"""Fields of a plan that a lock holds as they are."""
 
 
 @dataclass(frozen=True)
@@ -191,20 +194,10 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
         still_open = found["open"] if found else ()
         held = (f"{name}=={version}" for name, version in pairs if name not in still_open)
         return Plan(
-            vendor=Vendor(document["vendor"]),
-            base_image=str(document["base_image"]),
-            python=str(document["python"]),
-            torch=str(document["torch"]),
-            variant=str(document["variant"]),
-            cuda=document["cuda"],
-            torch_index=str(document["torch_index"]),
+            **decode_fields({key: document[key] for key in _OF_PLAN & document.keys()}, Plan),
             packages=tuple(pair for pair in packages if pair[0] not in from_project),
-            gpu_request=str(document["gpu_request"]),
-            architectures=tuple(map(str, document["architectures"])),
             reasons=tuple(Reason(**reason) for reason in document["reasons"]),
             warnings=(),
-            data_as_of=str(document["data_as_of"]),
-            rocm=document.get("rocm"),
             project_packages=tuple(pair for pair in packages if pair[0] in from_project),
             limits=(*map(str, document.get("limits", ())), *held),
             resolution=Resolved(
@@ -216,10 +209,6 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
             )
             if found
             else None,
-            resolved_from=str(document.get("resolved_from", "")),
-            capabilities=tuple(map(str, document.get("capabilities", ()))),
-            framework=Framework(document.get("framework", "torch")),
-            additions=tuple(map(str, document.get("additions", ()))),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DevkitError(

@@ -122,7 +122,7 @@ class Nvml:
             return {"unknown": f"nvmlDeviceGetFieldValues: field {fields[0]} returned {code}"}
         return answer
 
-    def read_record(self, name: str, record_type: str, handle: object) -> Any:  # noqa: ANN401 - a record of the bindings
+    def read_record(self, name: str, record_type: str, handle: object) -> dict[str, Any]:
         """Let NVML fill a record; a reading without a value where it does not."""
         made = getattr(self.module, record_type, None)
         if made is None:

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import BuildNeed, SourceBuild
+from devkit.probe.dependencies.imports import parse_program
 from devkit.probe.documents import get_object, get_text, get_texts, parse_toml
 
 SETUP_PY = "setup.py"
@@ -125,7 +126,7 @@ class _Reader:
         waiting = [SETUP_PY]
         while waiting and len(followed) < MAX_MODULES:
             path = waiting.pop(0)
-            tree = _parse(self._files.get(path, ""))
+            tree = parse_program(self._files.get(path, ""))
             if path in followed or tree is None:
                 continue
             followed.add(path)
@@ -133,7 +134,7 @@ class _Reader:
                 stem = module.replace(".", "/")
                 waiting += [each for each in (f"{stem}.py", f"{stem}/__init__.py") if each in self._files]
                 self._need_module(module, f"{path}:{line}")
-        if tree := _parse(self._files[SETUP_PY]):
+        if tree := parse_program(self._files[SETUP_PY]):
             self._brought |= {*_list_setup_requires(tree)}
             for module, line in _list_imports(tree, in_functions=True):
                 if module.partition(".")[0] in _COMPILED_WITH:
@@ -233,13 +234,6 @@ def _walk_linux(tree: ast.AST) -> Iterator[ast.AST]:
             waiting += node.orelse
         elif not (isinstance(node, ast.FunctionDef) and _OTHER_SYSTEM.search(node.name)):
             waiting += ast.iter_child_nodes(node)
-
-
-def _parse(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _is_optional(node: ast.AST) -> bool:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import assert_never
 
 from devkit.compat.images import find_image_system
@@ -107,7 +106,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         install=install,
         compile=compile_commands,
         project=build_project_install_commands(plan, settings, install),
-        conda=build_conda_environment(settings),
+        conda_image=find_conda_image(settings),
         built_for_torch=BUILT_FOR_TORCH,
         devkit_requirement=requirement,
         devkit_reason=reason,
@@ -197,21 +196,11 @@ CONDA_FILE = "conda.yaml"
 """What micromamba installs, beside the Dockerfile."""
 
 
-@dataclass(frozen=True)
-class CondaEnvironment:
-    """The words of the Dockerfile that make the environment with micromamba. Without packages it is false."""
-
-    image: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.image)
-
-
-def build_conda_environment(settings: ContainerSettings) -> CondaEnvironment:
-    """Build the words of the Dockerfile. Raises DevkitError where no channel or no image with micromamba may be used."""
+def find_conda_image(settings: ContainerSettings) -> str:
+    """Find the image that brings micromamba; "" for a project without conda packages. Raises DevkitError for a forbidden one."""
     packages = settings.dependencies.conda
     if not packages:
-        return CondaEnvironment()
+        return ""
     if settings.uses_wheelhouse:
         named = ", ".join(package.spec for package in packages[:3])
         raise DevkitError(
@@ -225,7 +214,7 @@ def build_conda_environment(settings: ContainerSettings) -> CondaEnvironment:
             f"{image} provides micromamba, but policy.registries does not allow its registry",
             "Name its mirror in policy.mirrors, or ignore the project's files: --ignore-dependencies.",
         )
-    return CondaEnvironment(require_safe("base image", image))
+    return require_safe("base image", image)
 
 
 def render_conda_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
