@@ -458,9 +458,13 @@ def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:
 def _find_folder(project: "DevkitProject", target: ExportTarget, settings: ExportSettings, output: Path | None) -> Path:
     """Return the folder of the target's files: --output, relative to here, else that of devkit.toml."""
     from devkit.render.devkit_lock import read_project_lock
+    from devkit.render.files import resolve_inside
 
-    default = project.root / (settings.output or f"{DEPLOY_FOLDER}/{target.name}")
-    folder = Path(os.path.normpath(output.absolute() if output is not None else default))
+    default = settings.output or f"{DEPLOY_FOLDER}/{target.name}"
+    if output is None:
+        # A stranger may have written devkit.toml, and made a folder of the project a link.
+        resolve_inside(project.root, default)
+    folder = Path(os.path.normpath(output.absolute() if output is not None else project.root / default))
     if folder.is_file():
         raise DevkitError(f"{folder} is a file", "Name a folder with --output.")
     lock = read_project_lock(folder) if folder.is_dir() else None

@@ -70,7 +70,7 @@ def _remember_indexes(_ctx: click.Context, _param: click.Parameter, urls: tuple[
     if urls:
         from devkit.probe.package_indexes import remember_indexes
 
-        if wrong := [url for url in urls if not re.fullmatch(r"https?://[^/\s@]+(?:/\S*)?|file://\S+", url)]:
+        if wrong := [url for url in urls if not re.fullmatch(r"https?://[^/\s@]+(?:/\S*)?|(?:file://|/)\S+", url)]:
             raise DevkitError(
                 f"--allow-index cannot be {wrong[0]!r}",
                 "Write it like https://pypi.example.org/simple, without a login.",

@@ -127,6 +127,10 @@ class CondaPackage(Located):
 
 
 TORCH_WHEELS = "download.pytorch.org/whl"
+_TORCH_INDEX = re.compile(rf"https?://{re.escape(TORCH_WHEELS)}(?:/|$)")
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:")
+PROJECT_FOLDER = re.compile(r"(?![/\\~])(?!.*\.\.)[^:]+")
+"""A folder of the project. Addresses need no `//`: uv takes http:host/simple as well."""
 PUBLIC_INDEX = "https://pypi.org/simple"
 
 
@@ -156,7 +160,13 @@ class PackageIndex(Located):
     @property
     def is_third_party(self) -> bool:
         """Return True for an index besides the public one and torch's, which the plan brings."""
-        return "://" in self.url and TORCH_WHEELS not in self.url and self.url.rstrip("/") != PUBLIC_INDEX
+        is_public = _TORCH_INDEX.match(self.url) or self.url.rstrip("/") == PUBLIC_INDEX
+        return bool(_ADDRESS.match(self.url)) and not is_public
+
+    @property
+    def needs_consent(self) -> bool:
+        """Return True for another party's index, and for a folder outside the project."""
+        return self.is_third_party or not (_ADDRESS.match(self.url) or PROJECT_FOLDER.fullmatch(self.url))
 
 
 @dataclass(frozen=True)

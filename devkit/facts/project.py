@@ -11,6 +11,7 @@ from devkit.facts.values import NOT_READ, Unknown
 # [policy] of devkit.toml.
 
 DOCKER_HUB = "docker.io"
+_CLIMBS = re.compile(r"(?i)[/\\](?:\.|%2e){2}(?![^/\\?#])")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class Policy:
         return image
 
     def allows_index(self, url: str) -> bool:
-        """Return whether packages may come from an index."""
-        return not self.indexes or _is_below(url.rstrip("/"), (allowed.rstrip("/") for allowed in self.indexes))
+        """Return whether packages may come from an index. An address that climbs with `..` is below none."""
+        is_below = _is_below(url.rstrip("/"), (allowed.rstrip("/") for allowed in self.indexes))
+        return not self.indexes or (is_below and not _CLIMBS.search(url))
 
 
 NO_POLICY = Policy()

@@ -44,7 +44,7 @@ _PIP_KEYS = ("index-url", "extra-index-url", "find-links")
 def find_allowed_indexes(allowed: Iterable[str] = ()) -> tuple[str, ...]:
     """List the indexes that may be asked: the public ones, `allowed`, the user's own, and those allowed before."""
     named = [*PUBLISHERS, *allowed, *_ALLOWED_NOW, *_read_memory(), *_list_configured()]
-    return tuple(dict.fromkeys(each.rstrip("/") for each in named if "://" in each))
+    return tuple(dict.fromkeys(each.rstrip("/") for each in named if "://" in each or each.startswith("/")))
 
 
 def remember_indexes(allowed: Iterable[str]) -> None:

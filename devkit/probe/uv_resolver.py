@@ -25,6 +25,7 @@ from packaging.specifiers import SpecifierSet
 from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
+    PROJECT_FOLDER,
     SETTINGS_FILE,
     TORCH_FAMILY,
     IndexUse,
@@ -360,7 +361,7 @@ def _list_tables(path: str, text: str) -> Iterator[PackageIndex]:
 
 def _require_consent(indexes: Iterable[PackageIndex], mirror: str, allowed: Collection[str]) -> frozenset[str]:
     """Return the addresses of indexes that may be asked. Raises DevkitError for one that the user has not allowed."""
-    named = [each for each in indexes if each.is_third_party]
+    named = [each for each in indexes if each.needs_consent]
     if mirror:
         named.append(PackageIndex(mirror, SETTINGS_FILE, 1))
     known = Policy(indexes=find_allowed_indexes(allowed)) if named else None
@@ -446,7 +447,7 @@ def _adapt_requirement(line: str, relaxed: Iterable[str], may_ask: Collection[st
         option = OPTION.fullmatch(line)
         name, value = parse_option(option) if option else ("", "")
         if name in INDEX_OPTIONS:
-            return line if "://" not in value or strip_login(value) in may_ask else None
+            return line if PROJECT_FOLDER.fullmatch(value) or strip_login(value) in may_ask else None
         return line if option and "://" not in line else None
     if _FROM_URL.match(line):
         return None

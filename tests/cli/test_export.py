@@ -262,6 +262,21 @@ def test_wrong_tables_are_refused_with_their_place(project):
     assert_refused(export(project, "docker", *JOB), f"devkit.toml:{line}:1: there is no setting 'gups'")
 
 
+@pytest.mark.parametrize("output", ["../outside", "/outside", None], ids=["climbs", "absolute", "a link"])
+def test_a_strangers_project_has_nothing_written_outside_of_it(project, tmp_path, output):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    if output is None:
+        (project / "deploy").symlink_to(outside)
+    else:
+        with (project / "devkit.toml").open("a") as file:
+            file.write(
+                f'[job.docker]\noutput = "{output.replace("/outside", str(outside)) if output[0] == "/" else output}"\n'
+            )
+    assert_refused(export(project, "docker", *JOB), "leads outside the project")
+    assert not any(outside.iterdir())
+
+
 @pytest.mark.parametrize("folder", ["", "deploy"])
 def test_a_folder_without_a_dev_container_is_told_to_make_one(tmp_path, folder):
     (tmp_path / "deploy").mkdir()

@@ -192,6 +192,37 @@ def test_the_consent_of_a_stranger_does_not_count(tmp_path, servers):
     assert private.requests == []
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://HOST#@ALLOWED/simple",
+        "http://HOST\\@ALLOWED/simple",
+        "http:/HOST/simple",
+        "http:HOST/simple",
+        "http://HOST/download.pytorch.org/whl",
+        "http://ALLOWED/simple/../corp",
+        "http://ALLOWED/simple/..%5c..\\%2E%2e/corp",
+        "FOLDER",
+        "../../..FOLDER",
+    ],
+)
+@pytest.mark.parametrize("option", ["--extra-index-url", "--find-links"])
+def test_an_address_that_looks_allowed_or_local_is_asked_with_consent(tmp_path, servers, address, option):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, {"requirements.txt": "corp\n"}, "")
+    run(tmp_path, project, "plan", *ADA, "--no-resolve", "--allow-index", private.index, public=public.index)
+    with serve_packages([]) as stranger:
+        allowed, host = (each.url.removeprefix("http://") for each in (private, stranger))
+        address = (
+            address.replace("ALLOWED", allowed).replace("HOST", host).replace("FOLDER", str(tmp_path / "public-wheels"))
+        )
+        write(project, {"requirements.txt": f"{option} {address}\ncorp\n"}, "")
+        refused = run(tmp_path, project, "plan", *ADA, public=public.index)
+    assert (refused.returncode, stranger.requests) == (2, [])
+    assert "which you have not allowed" in refused.stderr
+
+
 def test_a_mirror_in_devkit_toml_is_asked_with_consent(tmp_path, servers):
     private, public = servers
     project = tmp_path / "project"

@@ -36,7 +36,7 @@ PYTHON = "python"
 COMPUTED = "computed by the build, so they are installed with the project when the container opens"
 DOCKERFILE_SAFE_PATH = re.compile(r"[A-Za-z0-9_.][\w./+-]*", re.ASCII)
 """Paths that a Dockerfile can name as they are."""
-_LOGIN = re.compile(r"(?<=://)(?!git@)[^/@\s]*@")
+_LOGIN = re.compile(r"(?<=://)(?!git@)[^/\\?#@\s]*@")
 _TORCH_WHEEL = re.compile(r"/torch-(\d[\w.]*(?:(?:\+|%2[Bb])[\w.]+)?)-[\w.]+-[\w.]+-[\w.]+\.whl\b")
 _PROBLEMS = {
     FileState.MISSING: "it does not exist",
