@@ -17,12 +17,13 @@ _PREFIXED = (
     *(r"(?:dop|doo|dor)_v1_[0-9a-f]{32,}", r"hv[sb]\.[A-Za-z0-9_-]{20,}"),
     *(r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}", r"SG\.[\w-]{16,}\.[\w-]{16,}", r"xapp-[A-Za-z0-9-]{10,}"),
     *(r"gl(?:rt|dt|ptt|cbt)-[A-Za-z0-9_-]{10,}", r"ATATT3x[A-Za-z0-9_=-]{20,}", r"ATCTT3x[A-Za-z0-9_=-]{20,}"),
+    r"AGE-SECRET-KEY-1[0-9A-Z]{20,}",
 )
 _SHAPES = (
     *(re.compile(rf"(?<![A-Za-z0-9])(?:{each})") for each in _PREFIXED),
     re.compile(r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}"),
     re.compile(r"hooks\.slack\.com/services/[\w/]{20,}|discord(?:app)?\.com/api/webhooks/[\w/-]{20,}"),
-    re.compile(r"(?<=AccountKey=)[A-Za-z0-9+/=]{40,}|(?<=[?&]sig=)[A-Za-z0-9%+/=]{20,}"),
+    re.compile(r"(?<=AccountKey=)[A-Za-z0-9+/=]{40,}"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"),
     re.compile(r"(?i)(?<=authorization: )(?:basic|bearer|token) [A-Za-z0-9._~+/=-]{8,}"),
     # hf_, ghp_, glpat- and sk- in base64, as a secret of Kubernetes or a login of Docker holds them.
@@ -32,21 +33,22 @@ _SHAPES = (
 """Shapes of access tokens: model hubs, code hosts, clouds, chat, JSON web tokens, registries, keys, headers, netrc."""
 
 _WORD = r"""(?:password|passwd|passphrase|passcode|secrets?|apikey|credentials?
+    |passwort|kennwort|contrase(?:ñ|n|%C3%B1)a|mot[ _-]de[ _-]passe|senha|wachtwoord|пароль|密码|密碼|パスワード
     |(?<!(?:pad|eos|bos|unk|sep|cls|max|num|per)[._-])(?<!mask[._-])(?<!special[._-])tokens?
     |(?<!com)(?<!by)(?<!tres)(?<!sur)(?<!im)(?<!over)(?<!under)(?<!ssh)pass
-    |(?:(?<![a-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pwd|pw|cookies?|auth|authorization|pat|dsn|session[._-]?id
+    |(?:(?<![a-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pwd|pw|psk|otp|cookies?|auth|authorization|pat|dsn|session[._-]?id
       |(?:api|access|secret|private|signing|encryption|account|auth|license|shared|master|session|service)[._ -]?keys?))"""
 """How a key ends whose value is secret."""
 _NAME = rf"(?<![\w.-])(?P<key>[\w.-]{{0,80}}?{_WORD}(?:[._-]?(?:value|base|hash|\d{{1,3}}))?)"
 _KEY = re.compile(
     rf"""(?ix)
     {_NAME}                                           # a key of any file, log, header or command line
-    (?P<between>(?:\\?["'])?\]?\s*(?:[=-]>|:=|<<<|[:=])\s*|["']\s*,\s*(?=["'])|(?<=-)\s+|>(?=[^<>\s]+</))
+    (?P<between>(?:\\?["'])?\]?\s*(?:[=-]>|:=|<<<|[:=](?:[ ]*[|>][+-]?[ ]*(?=\n))?)\s*|["']\s*,\s*(?=["'])|(?<=-)\s+|>(?=[^<>\s]+</))
     (?:(?P<quote>\\?["'])(?P<quoted>(?:(?!(?P=quote))(?:\\.|.))*)|(?P<bare>(?![{{\[(])(?:[^\s"',;&)}}\]<]|<(?!/))+))
     """
 )
 """A value beside a key that says it is secret: of YAML, JSON, XML, INI, a shell, a URL's query or a call."""
-_APART = re.compile(rf"""(?ix)(?:{_NAME}|(?<![\w.-])login)["']?[ ]+["']?(?P<bare>[^\s"',;&)}}\]]{{8,}})""")
+_APART = re.compile(rf"""(?ix)(?:{_NAME}|(?<![\w.-])login)["']?[ \t]+["']?(?P<bare>[^\s"',;&)}}\]]{{8,}})""")
 """The same with nothing but a space between them, where only a value that is not a word counts."""
 _HEADER = re.compile(
     r"(?i)\b((?:set-)?cookie2?[\"']?\s*[:=]\s*[\"']?)[^\n\"']+"
@@ -69,6 +71,7 @@ _OPTIONS = (
         re.compile(rf"(?P<front>\b(?:{programs})\b[^\n]{{0,120}}?\s-{letter}(?=\S*[a-zA-Z]|\s)[ ]*)(?![$<-]){_VALUE}")
         for letter, programs in _PASSWORD_LETTERS.items()
     ),
+    re.compile(r"(?i)(?P<front>[?&][\w.-]{0,80}sig(?:nature)?=)[^\s&\"'#<>]+"),
     re.compile(r"(?P<front>\blogin\s+[^\s]{1,80}\s+password\s+)[^\s$<]\S*"),
 )
 _SPOKEN = re.compile(

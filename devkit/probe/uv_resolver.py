@@ -363,7 +363,7 @@ def _require_consent(indexes: Iterable[PackageIndex], mirror: str, allowed: Coll
     """Return the addresses of indexes that may be asked. Raises DevkitError for one that the user has not allowed."""
     named = [each for each in indexes if each.needs_consent]
     if mirror:
-        named.append(PackageIndex(mirror, SETTINGS_FILE, 1))
+        named.append(PackageIndex(strip_login(mirror), SETTINGS_FILE, 1))
     known = Policy(indexes=find_allowed_indexes(allowed)) if named else None
     for each in named:
         if known is None or not known.allows_index(each.url):

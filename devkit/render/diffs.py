@@ -12,6 +12,10 @@ _ASSIGNMENT = re.compile(
     (?P<value>[^\s"'][^\n"']*?)(?=["'\n]|$|[ ](?=[A-Z][A-Z0-9_]+=)|[ ]\\)"""
 )
 """A value beside a key in capitals, such as of ENV and ARG."""
+_IN_OPTION = re.compile(
+    r"""(?<![\w-])(?:-e|--env|--build-arg)(?:=|["']?[\s,]+["']?)(?P<key>[\w.-]+)=(?P<value>[^\s"'][^"'\n]*)"""
+)
+"""A value in an option of an engine, such as in runArgs."""
 _TABLE = re.compile(
     r"""(?mx)["']?\b(?:environment|containerEnv|remoteEnv|args|env)["']?[ ]*:\s*?
     (?:(?P<flow>[ ]?[\[{](?:[^\[\]{}"']|"(?:\\.|[^"\\])*"|'[^']*')*[\]}])
@@ -49,7 +53,8 @@ def _hide_values(diff: str, before: str) -> str:
 
 def _find_values(text: str) -> Iterator[tuple[str, str]]:
     """Yield keys and values; the further lines of a value have no key."""
-    yield from ((found["key"], found["value"]) for found in _ASSIGNMENT.finditer(text))
+    for pattern in (_ASSIGNMENT, _IN_OPTION):
+        yield from ((found["key"], found["value"]) for found in pattern.finditer(text))
     for table in _TABLE.finditer(f"{text}\n"):
         entry = _IN_FLOW if table["flow"] else _IN_BLOCK
         found = entry.finditer(table["flow"] or table["block"])

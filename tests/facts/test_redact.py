@@ -273,6 +273,14 @@ def test_a_user_called_dev_keeps_the_device_nodes():
         ("zqperson@trainbox17:~$ ls", "trainbox17"),
         ("/mnt/home/zqperson/x.py", "zqperson"),
         ("/data/users/zqperson/x.py", "zqperson"),
+        ("passwort=zq-geheim", "zq-geheim"),
+        ("contraseña: zq-secreta", "zq-secreta"),
+        ("wpa psk=zq-shared", "zq-shared"),
+        ("password: |\n  zq-block", "zq-block"),
+        ("password\tzQ7hunter2Xk9", "zQ7hunter2Xk9"),
+        ("https://x.example/b?sv=2022&sig=zQ7%3D", "zQ7"),
+        ("https://x.example/k?X-Amz-Signature=0123abcd&x=1", "0123abcd"),
+        ("AGE-SECRET-KEY-1QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", "QPZRY9X8"),
     ],
 )
 def test_names_and_addresses_of_everyday_logs_are_redacted(text, gone):
@@ -303,6 +311,7 @@ def test_names_and_addresses_of_everyday_logs_are_redacted(text, gone):
         "user=root hostname: localhost, machine: x86_64",
         "requirepass $REDIS_PASSWORD_1",
         "password: null, api_key=$API_KEY, tokens: 512",
+        "OTP 25, signature=(x: int), psk is not set",
     ],
 )
 def test_what_a_diagnosis_needs_is_kept(text):

@@ -17,6 +17,7 @@ TEXTS = {
     "Compose, a list at its key": f"    environment:\n    - billing={SECRET} # note\n    image: x\n",
     "Compose, a block": f"    environment:\n      billing: |\n        first\n        {SECRET}\n    image: x\n",
     "devcontainer.json, a quote": f'{{"containerEnv": {{"billing": "a\\"{SECRET}"}}, "x": 1}}\n',
+    "devcontainer.json, options": f'{{"runArgs": ["--env=k={SECRET}", "-e", "b={SECRET}", "--build-arg", "C={SECRET}"]}}\n',
     "a key that says it is secret": f"db_password: {SECRET}\n",
 }
 
