@@ -28,6 +28,8 @@ def write_whole(path: Path, content: bytes, *, hint: str = HINT) -> None:
             _replace(path.resolve(), content, known)
     except OSError as error:
         raise DevkitError(f"cannot write {path}: {error.strerror}", hint) from error
+    except RuntimeError:  # Before 3.13, Python resolves no link that leads to itself.
+        raise DevkitError(f"cannot write {path}: it is a link to itself", hint) from None
 
 
 def _replace(target: Path, content: bytes, known: os.stat_result | None) -> None:

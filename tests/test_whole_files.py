@@ -59,6 +59,12 @@ def test_a_pipe_is_written_to(tmp_path):
     assert reader.communicate(timeout=30)[0] == b"new"
 
 
+def test_a_link_to_itself_is_said(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(DevkitError, match="a link to itself|Too many levels"):
+        write_whole(tmp_path / "loop", b"new")
+
+
 def test_a_folder_that_is_missing_is_said(tmp_path):
     with pytest.raises(DevkitError, match="cannot write"):
         write_whole(tmp_path / "gone" / "report.json", b"new")

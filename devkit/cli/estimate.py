@@ -36,6 +36,7 @@ from devkit.estimate.settings import (
 )
 from devkit.formats.jsonc import format_json_error
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
+from devkit.text import escape_text
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
@@ -252,7 +253,7 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         else:
             click.echo(text)
         if command and report.fits_somewhere:
-            click.echo(f"\nTo train so:\n  {command}")
+            click.echo(escape_text(f"\nTo train so:\n  {command}"))
     ctx.exit(ExitCode.DONE if report.fits_somewhere else ExitCode.ANSWER_IS_NO)
 
 

@@ -210,7 +210,9 @@ def _format_answers(answers: Sequence[_Answer], *, width: int) -> Iterator[str]:
     for (code, message), (hosts, advice, commands) in sorted(found.items(), key=lambda each: -len(each[1][0])):
         yield ""
         yield from _wrap(f"{code} on {join_some(hosts)}: {message}", width, "  ")
-        yield from _wrap(f"    {advice}", width, "    ")
+        # Its own text: the machine, or the author of a saved report, may name any command.
+        yield from _wrap(f"    according to the report of {hosts[0]}: {advice}", width, "    ")
+        yield from ("    Review that report's commands before you run them:",) if commands else ()
         yield from (f"      {escape_controls(line)}" for line in commands)
     problems: dict[str, list[str]] = {}
     for answer in answers:

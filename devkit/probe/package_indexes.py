@@ -16,6 +16,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import PUBLIC_INDEX
+from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.user_folder import find_user_file, write_user_file
 
 PUBLISHERS = (
@@ -138,8 +139,8 @@ def _list_configured() -> Iterator[str]:
 
 def _read_memory() -> tuple[str, ...]:
     path = find_user_file(MEMORY)
-    with suppress(OSError, ValueError):
-        known = json.loads(Path(path or os.devnull).read_bytes())
+    with suppress(OSError, ValueError, RecursionError):
+        known = json.loads(read_bounded(path or os.devnull, MAX_CONFIG_BYTES))
         if isinstance(known, list):
             return tuple(each for each in known if isinstance(each, str))
     return ()
@@ -161,7 +162,7 @@ def _read_uv() -> Iterator[dict[str, Any]]:
         paths = [Path(named)] if Path(named).is_absolute() else []
     for path in paths:
         with suppress(OSError, ValueError):
-            yield tomllib.loads(path.read_text(encoding="utf-8"))
+            yield tomllib.loads(read_bounded(path, MAX_CONFIG_BYTES).decode())
 
 
 def _read_pip(keys: tuple[str, ...] = _PIP_KEYS) -> Iterator[tuple[str, list[str]]]:
@@ -173,7 +174,7 @@ def _read_pip(keys: tuple[str, ...] = _PIP_KEYS) -> Iterator[tuple[str, list[str
     for path in (path for path in paths if path.is_absolute()):
         parser = configparser.RawConfigParser(strict=False)
         with suppress(OSError, ValueError, configparser.Error):
-            parser.read_string(path.read_text(encoding="utf-8"))
+            parser.read_string(read_bounded(path, MAX_CONFIG_BYTES).decode())
             for section in ("global", "install"):
                 for key in keys:
                     if values := parser.get(section, key, fallback="").split():

@@ -93,19 +93,20 @@ class _RemoteFile(io.BytesIO):
         super().__init__()
         self._url, self._login = url, login
         self._place = 0
-        self._tail = self._fetch(f"-{_TAIL_BYTES}")
+        self._tail = self._fetch(f"-{_TAIL_BYTES}", _TAIL_BYTES)
         self._ahead = (0, b"")
 
-    def _fetch(self, span: str) -> bytes:
+    def _fetch(self, span: str, max_bytes: int) -> bytes:
         with send_request(self._url, self._login, Range=f"bytes={span}") as answer:
             if answer.status == 206:
                 self._size = int(answer.headers["Content-Range"].rpartition("/")[2])
-                content: bytes = answer.read()
+                # A server may send without end.
+                content: bytes = answer.read(max_bytes)
                 return content
             self._size = int(answer.headers["Content-Length"])
             if self._size > MAX_WHOLE_BYTES:
                 raise OSError("the server does not support ranges")
-            return bytes(answer.read())
+            return bytes(answer.read(MAX_WHOLE_BYTES))
 
     def seekable(self) -> bool:
         return True
@@ -127,6 +128,7 @@ class _RemoteFile(io.BytesIO):
             return self._tail[start - tail : end - tail]
         first, content = self._ahead
         if not first <= start <= end <= first + len(content):
-            first, content = start, self._fetch(f"{start}-{min(max(end, start + _AHEAD_BYTES), self._size) - 1}")
+            until = min(max(end, start + _AHEAD_BYTES), self._size)
+            first, content = start, self._fetch(f"{start}-{until - 1}", until - start)
             self._ahead = first, content
         return content[start - first : end - first]

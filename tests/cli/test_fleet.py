@@ -56,6 +56,10 @@ def test_faults_are_told_once_with_their_machines_and_a_hang_does_not_stop_the_o
     assert said.startswith("5 hosts: ") and ", 1 no answer, " in said
     assert "DRV001 on gpu02 and gpu03: " in said
     assert "CTK001 on gpu04: " in said
+    # A report is somebody's text, and so are its commands.
+    assert re.search(
+        r"according to the report of gpu04: [^:]+\. Review that report's commands before you run them: ", said
+    )
     assert "no answer from hangs: no answer within 5 s" in said
     assert {path.stem for path in saved.iterdir()} == set(MACHINES)
     compared = run_devkit("fleet", "compare", saved)

@@ -26,6 +26,7 @@ COMMANDS = (
     ("init", ".", "--dry-run", "--diff", "--no-resolve"),
     ("explain", f"{HOSTILE} CUDA error: out of memory"),
     ("explain", f"{HOSTILE} CUDA error: out of memory", "--json"),
+    ("explain", f"RuntimeError: odd {HOSTILE} thing"),
 )
 
 

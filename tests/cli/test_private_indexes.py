@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from devkit.probe.package_indexes import find_allowed_indexes
 from tests.forked_commands import run_devkit
 from tests.package_server import serve_packages
 from tests.wheels import make_wheel
@@ -221,6 +222,13 @@ def test_an_address_that_looks_allowed_or_local_is_asked_with_consent(tmp_path, 
         refused = run(tmp_path, project, "plan", *ADA, public=public.index)
     assert (refused.returncode, stranger.requests) == (2, [])
     assert "which you have not allowed" in refused.stderr
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '["https://a.example"' + " " * (2 << 20) + "]", "[1", '{"a": 1}'])
+def test_a_damaged_memory_allows_nothing(tmp_path, monkeypatch, content):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    write(tmp_path, {"devkit/allowed-indexes.json": content}, "")
+    assert "https://a.example" not in find_allowed_indexes()
 
 
 def test_a_mirror_in_devkit_toml_is_asked_with_consent(tmp_path, servers):

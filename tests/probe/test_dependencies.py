@@ -117,6 +117,9 @@ def test_a_list_for_pip_is_read_with_its_options_and_includes(tmp_path):
     [
         pytest.param("torch 2.4", "torch 2.4 is not a requirement", id="a space instead of =="),
         pytest.param("torch=2.4", "torch=2.4 is not a requirement", id="conda's way"),
+        pytest.param(
+            "torch==" + "9" * 5000, "not read: longer than 4096 characters", id="a number that Python refuses"
+        ),
         pytest.param("-r gone.txt", "gone.txt: it does not exist", id="an include that is missing"),
         pytest.param("-r ../outside.txt", "../outside.txt: it is outside the project", id="an include out of it"),
         pytest.param("-r /etc/passwd", "/etc/passwd: it is outside the project", id="an absolute include"),
@@ -205,6 +208,7 @@ def test_dependencies_that_the_build_computes_are_said_to_be_unread(tmp_path):
         pytest.param("setup.cfg", "no section\n", "setup.cfg:1", "it is not an INI file", id="INI"),
         pytest.param("setup.py", "setup(\n  a b)\n", "setup.py:2", "it is not Python", id="Python"),
         pytest.param(".python-version", "pypy-3.9\n", ".python-version:1", "is not a version of CPython", id="a Python"),
+        pytest.param(".python-version", f"3.{'9' * 5000}", ".python-version:1", "is not a version of", id="a long Python"),
         pytest.param("requirements.txt", "#" * (17 << 20), "requirements.txt:1", "it is too large", id="its size"),
     ],
 )  # fmt: skip

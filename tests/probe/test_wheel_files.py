@@ -4,6 +4,7 @@ import io
 import re
 import threading
 import zipfile
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -30,7 +31,7 @@ def serve(monkeypatch, tmp_path):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     servers = []
 
-    def start(content: bytes, *, has_ranges: bool):
+    def start(content: bytes, *, has_ranges: bool, excess_mb: int = 0):
         class Handler(BaseHTTPRequestHandler):
             sent = 0
 
@@ -43,10 +44,12 @@ def serve(monkeypatch, tmp_path):
                     self.send_header("Content-Range", f"bytes {first}-{first + len(body) - 1}/{len(content)}")
                 else:
                     self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", str(len(body) + (excess_mb << 20)))
                 self.end_headers()
-                Handler.sent += len(body)
-                self.wfile.write(body)
+                with suppress(OSError):
+                    for part in (body, *excess_mb * [bytes(1 << 20)]):
+                        self.wfile.write(part)
+                        Handler.sent += len(part)
 
             def log_message(self, *_args: object) -> None:
                 """Say nothing."""
@@ -76,6 +79,12 @@ def test_of_a_large_wheel_its_end_is_read_and_that_once(serve):
 def test_without_ranges_a_wheel_is_read_whole_if_it_is_small(serve, padding, found):
     url, _ = serve(wheel("small/__init__.py", padding=padding), has_ranges=False)
     assert list_wheel_modules({"a": url}) == found
+
+
+def test_a_server_that_sends_without_end_is_not_read_to_it(serve):
+    url, handler = serve(wheel("small/__init__.py"), has_ranges=True, excess_mb=100)
+    list_wheel_modules({"a": url})
+    assert 0 < handler.sent < 20 << 20
 
 
 def test_what_cannot_be_read_is_left_out(serve, tmp_path):

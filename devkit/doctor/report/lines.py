@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.text import wrap_text
+from devkit.text import escape_text, wrap_text
 
 MIN_WIDTH = 40
 MAX_WIDTH = 100
@@ -23,10 +23,13 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True)
 class Line:
-    """One printed line and its tone."""
+    """One printed line and its tone. What a terminal or a CI log would act on is escaped in it."""
 
     text: str
     tone: Tone = Tone.PLAIN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", escape_text(self.text))
 
 
 @dataclass(frozen=True)
