@@ -148,14 +148,6 @@ def test_the_patterns_of_an_adapter_are_bounded(folder, tmp_path, monkeypatch, c
         adapters.require_adapter_fits(saved, build_meta_model(folder), files)
 
 
-@pytest.mark.parametrize("config", [{"eva_config": 3}, {"target_modules": {"absent": 1}}])
-def test_a_configuration_that_peft_refuses_is_named(folder, tmp_path, config):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, **config}))
-    saved = SavedAdapter(tmp_path, {}, (), BaseReference(""))
-    with pytest.raises(DevkitError, match="does not fit"):
-        adapters.require_adapter_fits(saved, build_meta_model(folder), inspect_model(folder))
-
-
 def test_a_line_without_an_end_is_refused(tmp_path):
     (tmp_path / "data.jsonl").symlink_to("/dev/zero")
     with pytest.raises(DevkitError, match="is longer than 16 MiB"):
