@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from keyword import iskeyword
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -270,6 +271,8 @@ def _report_usage_error(error: click.ClickException) -> int:
     else:
         # Click lists the choices of a missing argument on separate lines.
         message = " ".join(error.format_message().split())
+        for kind, wanted in (("float", "a number"), ("integer", "a whole number")):
+            message = message.replace(f"a valid {kind} range", wanted).replace(f"a valid {kind}", wanted)
         if isinstance(error, click.NoSuchOption) and error.ctx and error.option_name.startswith("--"):
             meant = _find_meant_options(error.option_name, error.ctx)
             message = f"{error.message} Did you mean {' or '.join(meant)}?" if meant else message
@@ -288,6 +291,8 @@ def _find_usage_hint(error: click.ClickException) -> str:
         return f"{_find_typed_command()} --help"
     hint = f"{context.command_path} --help"
     kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
+    if isinstance(kind, click.Path) and error.message.endswith("does not exist."):
+        hint = f"Check the path, which is relative to {Path.cwd()}.\n{hint}"
     known: Sequence[str] = kind.choices if isinstance(kind, click.Choice) else ()
     typed = error.message.split("'")[1] if "'" in error.message else ""
     if isinstance(error, click.NoSuchOption) and len(error.option_name) == 2:

@@ -91,7 +91,7 @@ def _find_netrc(project: "DevkitProject") -> Path | None:
         return None
     path = project.root / Path(ENV_PATH).parent / named
     if not path.is_file():
-        raise DevkitError(f"DEVKIT_NETRC names {named}, which is not a file", "Correct it or remove it.")
+        raise DevkitError(f"DEVKIT_NETRC is {named}, which is not a file", "Correct or remove it.")
     return path
 
 

@@ -151,9 +151,9 @@ def print_merge_conflicts(changes: "Sequence[FileChange]", *, is_dry_run: bool) 
     """Print the places where the user's edits and devkit's changes conflict, on standard error."""
     for conflict in (conflict for change in changes for conflict in change.conflicts):
         if is_dry_run:
-            result = "the file would mark both" if conflict.is_marked else "yours would stay"
+            result = "the file would contain both between markers" if conflict.is_marked else "yours would stay"
         else:
-            result = "the file marks both" if conflict.is_marked else "yours stays"
+            result = "the file contains both between markers" if conflict.is_marked else "yours stays"
         click.echo(f"conflict in {conflict.path}, {conflict.place}: {result}", err=True)
         if not conflict.is_marked:
             click.echo("".join(f"  devkit: {line}\n" for line in conflict.wanted.splitlines()), err=True, nl=False)

@@ -67,7 +67,7 @@ def _read_nodes(arguments: Sequence[str]) -> "tuple[list[Node], dict[str, str]]"
         path = Path(argument)
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
         if not path.exists() or not files:
-            raise DevkitError(f"there is no report {argument}", "Name report files, or folders of *.json files.")
+            raise DevkitError(f"no report {argument} exists", "Specify report files, or folders with *.json files.")
     stems = [path.stem for path in files]
     nodes: list[Node] = []
     unreadable: dict[str, str] = {}
@@ -83,7 +83,7 @@ def _read_nodes(arguments: Sequence[str]) -> "tuple[list[Node], dict[str, str]]"
     if len(kinds) == len(set(kinds)):
         found = [f"{name}: {problem}" for name, problem in list(unreadable.items())[:MAX_NAMES]] or kinds
         raise DevkitError(
-            f"need at least two reports of the same kind: {join_words(found)}",
+            f"expected at least two reports of the same kind: {join_words(found)}",
             "Save facts on each machine: devkit doctor --save-facts NODE.json",
         )
     return nodes, unreadable

@@ -171,7 +171,7 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
     metavar="DIR",
     default=".",
     type=_FOLDER,
-    help="The project's folder, or one below it. Default: the current one.",
+    help="The project's folder, or a subfolder. Default: the current one.",
 )
 @config_option
 @context_option

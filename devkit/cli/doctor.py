@@ -262,7 +262,7 @@ class SavedReports:
 
             run = read_training_run(LocalHost(), str(self.run), is_held=is_folder_held(self.run))
             if isinstance(run, Unknown):
-                raise DevkitError(run.reason, "Name the --output folder of devkit finetune.")
+                raise DevkitError(run.reason, "Specify the --output folder of devkit finetune.")
             facts = replace(facts, training=run)
         return facts
 
@@ -335,9 +335,7 @@ def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
         raise DevkitError(message, hint)
     for name, flag in _NOT_FOR_SETUP if flags["setup"] else ():
         if flags[name]:
-            raise DevkitError(
-                f"--setup prints installation steps, but {flag} is for a diagnosis", "Give one of the two."
-            )
+            raise DevkitError(f"--setup prints installation steps, but {flag} is for diagnosis", "Give one of the two.")
 
 
 def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -346,19 +344,19 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if flags["as_json"] and style not in (None, "json"):
         yield f"--json and --format {style} contradict each other", "Give one of the two."
     if flags["show_list"] and style in _NOT_FOR_LISTS:
-        yield f"--list has no {style} form", "Use --format text or json."
+        yield f"--list does not support {style}", "Use --format text or json."
     if flags["show_list"] and flags["fix"]:
         yield "--list only lists the checks, but --fix changes files", "Give one of the two."
     if isinstance(files, tuple) and files:
         for name, flag, instead in _LIVE_ONLY:
             if flags[name]:
-                yield f"{flag} works on this machine, but --facts judges a saved one", f"Leave out one, or {instead}."
+                yield f"{flag} works only on this machine, but --facts judges a saved one", f"Remove one, or {instead}."
         if len(files) > 2:
             yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
     if flags["yes"] and not flags["fix"]:
-        yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave out --yes."
+        yield "--yes answers the questions of --fix, which is missing", "Add --fix, or leave out --yes."
     project, output = flags["project"], flags["output"]
     if isinstance(project, Path) and not project.is_dir():
-        yield f"{project} is not a directory", "Name the project's folder: devkit doctor --project DIR"
+        yield f"{project} is not a directory", "Specify the project's folder: devkit doctor --project DIR"
     if output is not None and output == flags["save_facts"]:
-        yield f"--output and --save-facts both name {output}", "Name two files."
+        yield f"--output and --save-facts are both {output}", "Name two files."

@@ -188,5 +188,5 @@ def schema(name: str) -> None:
     found = next((each for each in DOCUMENTS if name in (each, each[7:-2])), None)
     if found is None:
         known = join_words((each[7:-2] for each in DOCUMENTS), "or")
-        raise DevkitError(f"no document is called {name!r}", f"Name one: {known}")
+        raise DevkitError(f"no document is named {name!r}", f"Name one: {known}")
     click.echo(json.dumps(build_document_schema(found), indent=1, ensure_ascii=False))

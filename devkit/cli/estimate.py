@@ -352,7 +352,7 @@ def build_model_config(shape: Sequence[str], *, model: str | None) -> dict[str, 
     if not shape:
         return None
     if model is not None:
-        raise DevkitError(f"{model} and --shape describe two models", "Remove one of them.")
+        raise DevkitError(f"{model} and --shape describe different models", "Remove one of them.")
     config: dict[str, Any] = {"model_type": "llama"}
     for pair in (pair for text in shape for pair in text.split(",")):
         key, _, value = pair.partition("=")
@@ -360,7 +360,7 @@ def build_model_config(shape: Sequence[str], *, model: str | None) -> dict[str, 
             raise DevkitError(f"invalid --shape {pair}: expected KEY=N", "Use the keys of config.json.")
         config[key] = value if key == "model_type" else json.loads(value)
     if missing := [key for key in _NEEDED_KEYS if key not in config]:
-        raise DevkitError(f"--shape lacks {', '.join(missing)}", "Put all of them into one --shape.")
+        raise DevkitError(f"--shape lacks {', '.join(missing)}", "Put all of them in one --shape.")
     return config
 
 
@@ -371,12 +371,12 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
     """
     if model is None:
         if described is None:
-            raise DevkitError("no model is named", "Name one, such as llama-3.1-8b, or give a config.json.")
+            raise DevkitError("no model was given", "Specify one, such as llama-3.1-8b, or a config.json.")
         return described, "your model"
     if os.path.exists(model):  # noqa: PTH110 - pathlib would cost a tenth of the command
         path = Path(model)
         file = path / "config.json" if path.is_dir() else path
-        config = _read_object(file, "Give a model's config.json, or the folder that holds it.")
+        config = _read_object(file, "Specify a model's config.json, or its folder.")
         return config, file.resolve().parent.name if file.name == "config.json" else file.stem
     from devkit.estimate.model_catalog import find_model
 
@@ -399,7 +399,7 @@ def _parse_object(text: str | bytes, name: str, hint: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DevkitError(f"{name} is not JSON: {format_json_error(error)}", hint) from None
     if not isinstance(document, dict):
-        raise DevkitError(f"{name} holds no object", hint)
+        raise DevkitError(f"{name} is not a JSON object", hint)
     return document
 
 
@@ -416,7 +416,7 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     from devkit.probe.host import LocalHost
     from devkit.probe.hub import read_model_config
 
-    hint = f"{known} Or download its config.json and give that."
+    hint = f"{known} Or download its config.json and pass that file."
     text = read_model_config(LocalHost(), model)
     if isinstance(text, Unknown):
         raise DevkitError(f"cannot query the hub for {model}: {text.reason}", hint)

@@ -61,7 +61,7 @@ def adopt_existing_container(
     if compose is not None:
         paths, new = _build_compose_dev_container(project, paths, compose, service)
     elif service is not None:
-        raise DevkitError("--service belongs to --compose", "Name the Compose file, too: --compose FILE.")
+        raise DevkitError("--service needs --compose", "Also specify the Compose file: --compose FILE.")
     if not paths:
         return
     from devkit.render.adopt.adoption import compute_adopted_changes, format_torch_source, read_existing_container
@@ -87,7 +87,7 @@ def adopt_existing_container(
     verdict, message = "written", f"{'wrote' if new else 'repaired'} {{yours}}, and wrote {{own}}."
     if breaks_policy:
         verdict = "refused"
-        message = "nothing was written: [policy] in devkit.toml forbids the items above, which you must change."
+        message = "nothing was written: [policy] in devkit.toml forbids the items above, so change them first."
     elif not select_changed(changes):
         verdict, message = "unchanged", "unchanged: your dev container matches this plan."
     elif options.is_dry_run:
@@ -150,7 +150,7 @@ def _print_end(changes: "tuple[FileChange, ...]", adoption: "Adoption", message:
     own = {DEVKIT_TOML, LOCK_PATH, *(file.path for file in adoption.overlay_files)}
     changed = [change.path for change in select_changed(changes)]
     yours = [path for path in changed if path not in own]
-    named = f"{format_count(len(yours), 'file')} of yours ({', '.join(yours)})" if yours else "no file of yours"
+    named = f"{format_count(len(yours), 'file')} of yours ({', '.join(yours)})" if yours else "none of your files"
     beside = f"{format_count(len(changed) - len(yours), 'file')} of devkit's own"
     print_wrapped(message.format(yours=named, own=beside))
     if yours and message.startswith(("repaired", "wrote")):
@@ -184,7 +184,7 @@ def _build_compose_dev_container(
     if paths or (project.root / DEV_CONTAINER_PATH).exists():
         raise DevkitError(
             f"--compose creates a dev container, but this project already has one: {[*paths, DEV_CONTAINER_PATH][0]}",
-            "Move it away first, or leave out --compose to keep it.",
+            "Move it away first, or omit --compose to keep it.",
         )
     text = render_compose_dev_container(project.root, project.settings.name, compose=compose, service=service)
     return (DEV_CONTAINER_PATH,), {DEV_CONTAINER_PATH: text}
@@ -212,7 +212,7 @@ def _print_left_alone(torch: Mapping[str, str], options: WriteOptions) -> None:
         return
     _print_torch(torch)
     print_wrapped(
-        "unchanged: your dev container requests no GPU and has nothing that uses one. If it is to have one, let it"
+        "unchanged: your dev container requests no GPU and contains nothing that uses one. If it is to have one, let it"
         " install torch for CUDA and ask for the GPU:"
     )
     click.echo('    "hostRequirements": { "gpu": "optional" }')

@@ -80,7 +80,8 @@ def explain(
         excerpts = _read_file(log)
     error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped or log else " ".join(text)
     if not error.strip():
-        raise DevkitError("nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
+        empty = "standard input is empty: nothing to explain" if is_piped else "nothing to explain"
+        raise DevkitError(empty, f"Give a code or an error text: {_EXAMPLES}")
     if case_file:
         write_case(case_file, error, facts_file, no_facts=no_facts)
         ctx.exit(ExitCode.DONE)
@@ -125,11 +126,11 @@ def _find_log(words: tuple[str, ...]) -> Path | None:
         mode = path.stat().st_mode
     except OSError as problem:
         if path.suffix in _LOG_SUFFIXES and " " not in words[0]:
-            hint = f"Name a file that exists, or give a code or an error text: {_EXAMPLES}"
+            hint = f"Specify an existing file, or give a code or an error text: {_EXAMPLES}"
             raise DevkitError(f"cannot read {path}: {problem.strerror}", hint) from problem
         return None
     if words[0] and stat.S_ISDIR(mode):
-        raise DevkitError(f"{path} is a folder", f"Name a log in it, or give a code or an error text: {_EXAMPLES}")
+        raise DevkitError(f"{path} is a folder", f"Specify a log in it, or give a code or an error text: {_EXAMPLES}")
     # A pipe is what the shell makes of <(journalctl -k).
     is_file = stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
     if is_file and len(words[0]) <= MAX_CODE_LENGTH:
@@ -143,7 +144,7 @@ def _read_file(path: Path) -> "tuple[Excerpt, ...]":
     try:
         return read_log(read_chunks(path, sys.maxsize))
     except OSError as problem:
-        raise DevkitError(f"cannot read {path}: {problem.strerror}", "Name a file that you may read.") from problem
+        raise DevkitError(f"cannot read {path}: {problem.strerror}", "Specify a file that you can read.") from problem
 
 
 def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | None":

@@ -88,7 +88,7 @@ class _TargetCommand(Command):
             at = args.index("--")
             args, words = args[:at], tuple(args[at + 1 :])
             if not words:
-                raise DevkitError("no command follows the two dashes", "Such as -- python train.py")
+                raise DevkitError("the command after -- is missing", "Such as -- python train.py")
         rest = super().parse_args(ctx, args)
         ctx.params["command"] = words
         return rest
@@ -421,7 +421,7 @@ def _require_settings(
         missing.append(f"no dev container's devkit.lock exists in {project.root}")
         steps.append("devkit init")
     if not settings.job.image and target.needs_image(settings.target):
-        missing.append("no image is named, but the job cannot build one")
+        missing.append("the job cannot build an image, and none was given")
         image = _find_of_another_target(document, "image")
         if not image:
             image = f"registry.example.org/{slugify(project.settings.name)}:1"
@@ -431,7 +431,7 @@ def _require_settings(
             steps = ["devkit init --set bake=true", docker] if bakes else [*steps, podman]
         words += ["--image", image]
     if not settings.job.settings and not settings.job.command:
-        missing.append("nothing says what the job should run")
+        missing.append("the job has no command or settings to run")
         words += ["--settings", _find_of_another_target(document, "settings") or "run.toml"]
     if missing:
         hint = " && \\\n".join([*steps, f"{shlex.join(words)} …"])
@@ -466,7 +466,7 @@ def _find_folder(project: "DevkitProject", target: ExportTarget, settings: Expor
         resolve_inside(project.root, default)
     folder = Path(os.path.normpath(output.absolute() if output is not None else project.root / default))
     if folder.is_file():
-        raise DevkitError(f"{folder} is a file", "Name a folder with --output.")
+        raise DevkitError(f"{folder} is a file", "Specify a folder with --output.")
     lock = read_project_lock(folder) if folder.is_dir() else None
     if lock is not None and lock.files and lock.target != target.name:
         content = f"the files of {lock.target}" if lock.target else "a project's dev container"

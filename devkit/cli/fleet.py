@@ -108,8 +108,8 @@ def fleet_doctor(
     names = tuple(dict.fromkeys((*hosts, *_read_hosts(hosts_file))))
     if bool(names) == bool(reports):
         raise DevkitError(
-            "no host given" if reports is None else "--reports connects to no host, but hosts were given",
-            "Name hosts, devkit fleet doctor gpu01 gpu02 or --hosts-file FILE; or reports: --reports DIR.",
+            "no host given" if reports is None else "--reports does not connect to hosts, but hosts were given",
+            "List hosts (devkit fleet doctor gpu01 gpu02, or --hosts-file FILE) or reports (--reports DIR).",
         )
     connect = [*shlex.split(ssh), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(timeout / 4))}"]
     # By a variable, because a devkit of an older release, which tries nothing, does not know the option.
@@ -155,7 +155,7 @@ def _read_hosts(file: Path | None) -> Iterator[str]:
             text = read_bounded(file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
         except OSError as error:
             raise DevkitError(
-                f"cannot read {file}: {error.strerror}", "Name a file with a host on each line."
+                f"cannot read {file}: {error.strerror}", "Specify a file with one host per line."
             ) from error
     for line in text.splitlines():
         yield from line.partition("#")[0].split()[:1]
@@ -167,23 +167,23 @@ def _ask(host: str, words: Sequence[str], *, timeout_s: float) -> _Answer:
     done = run_program(words, deadline_s=timeout_s)
     said = escape_controls(to_one_line(done.err))[-300:]
     if done.code == TIMED_OUT:
-        return _Answer(host, problem=f"no answer within {timeout_s:g} s: it hangs or is down")
+        return _Answer(host, problem=f"no answer within {timeout_s:g} s: the machine hangs or is down")
     if done.code == NOT_FOUND:
         return _Answer(host, problem=f"devkit is not installed there, or ssh is missing here: {said}")
-    return _parse_report(host, done.out, problem=said or f"the command ended with {done.code} and no report")
+    return _parse_report(host, done.out, problem=said or f"the command exited with {done.code} and printed no report")
 
 
 def _read_reports(folder: Path) -> Iterator[_Answer]:
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise DevkitError(f"{folder} holds no reports", "Name the folder of --save, or collect.sh's reports/doctor.")
+        raise DevkitError(f"{folder} contains no reports", "Specify the --save folder, or collect.sh's reports/doctor.")
     for file in files:
         try:
             text = read_bounded(file, MAX_DOCUMENT_BYTES)
         except OSError as error:
             yield _Answer(file.stem, problem=f"the file cannot be read: {error.strerror}")
         else:
-            yield _parse_report(file.stem, text, problem="the file holds no report of devkit doctor")
+            yield _parse_report(file.stem, text, problem="the file does not contain a devkit doctor report")
 
 
 def _parse_report(host: str, text: str | bytes, *, problem: str) -> _Answer:
@@ -242,7 +242,7 @@ def fleet_files(folder: Path, *, command: str, force: bool) -> None:
     made = {each.name: each.read_text(encoding="utf-8") for each in found}
     if taken := [name for name in made if (folder / name).exists() and not force]:
         raise DevkitError(
-            f"{folder} holds {join_words(taken)} already", "Name another folder, or replace them: --force"
+            f"{folder} already contains {join_words(taken)}", "Choose another folder, or replace them: --force"
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():

@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _REMOVED = dict.fromkeys(
     ("--static-cache", "--dynamic-cache"),
-    "Leave it out: answers are decoded with a growing KV cache. devkit serve starts an engine that compiles.",
+    "Remove it: answers are decoded with a growing KV cache. devkit serve starts an engine that compiles.",
 )
 """Flags of the last release, and what does their part."""
 
@@ -104,13 +104,13 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
     """Generate answers to one prompt, a file of them, or in a chat; or merge an adapter into its model."""
     tasks = [f"--{name}" for name in ("prompt", "file", "chat", "merge") if given[name] not in (None, False)]
     if len(tasks) > 1:
-        raise DevkitError(f"{tasks[0]} and {tasks[1]} are two tasks", "Give one of them.")
+        raise DevkitError(f"{tasks[0]} and {tasks[1]} cannot be used together", "Give one of them.")
     if not tasks and sys.stdin.isatty():
         raise DevkitError("nothing to answer", "Give --prompt, --file or --chat.")
     if given["as_json"] and (given["chat"] or given["merge"]):
-        raise DevkitError(f"{tasks[0]} prints no JSON", "Leave --json out.")
+        raise DevkitError(f"{tasks[0]} does not print JSON", "Remove --json.")
     if given["gguf"] and not given["merge"]:
-        raise DevkitError("--gguf writes the merged model", "Add --merge DIR.")
+        raise DevkitError("--gguf converts the merged model", "Add --merge DIR.")
     decoding = ("tokens", "temperature", "top_p", "top_k", "seed", "stops", "batch")
     settings = GenerateSettings(
         model=given["model"],

@@ -249,7 +249,7 @@ def add_imports(
     known = [each for each in found if each.name]
     if asks and known and not is_accepted and sys.stdin.isatty():
         shown = join_words([f"{_format_requirement(each)} ({each.origin})" for each in known])
-        print_wrapped(f"No file here says which packages to install. The programs import {shown}.")
+        print_wrapped(f"No file here lists the packages to install. The programs import {shown}.")
         is_accepted = click.confirm("Install them, too?", default=True)
     if not is_accepted or not known:
         return project, found
@@ -384,7 +384,7 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
             if bool(each.name) is is_known
         ]
         if of_kind:
-            print_wrapped(f"imported but not named by any file: {join_some(of_kind)}; {how}")
+            print_wrapped(f"imported but not listed in any file: {join_some(of_kind)}; {how}")
 
 
 def print_added_packages(before: "DevkitProject", project: "DevkitProject") -> None:
@@ -405,9 +405,7 @@ def print_guide(found: "tuple[PackageRequirement, ...]") -> None:
     """Print what the guide installs and the image will not have."""
     if found:
         named = join_some([f"{need.name}{need.specifier} ({need.origin})" for need in found])
-        print_wrapped(
-            f"installed only by the guide: {named}; [project] packages in devkit.toml adds what you need of it"
-        )
+        print_wrapped(f"installed only by the guide: {named}; add what you need to [project] packages in devkit.toml")
 
 
 # What `devkit init` read of a project, what the image gets, and the flags that choose something else.
@@ -424,7 +422,7 @@ def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
     versions = "--torch V, --python V, --image REF and --pin NAME==V choose others, and devkit.toml keeps them"
     if plan.as_of:
         says = f"as of {plan.as_of}: packages released by then, and torch from that time, as far as the GPUs allow"
-        print_wrapped(f"{says}; --as-of latest takes the newest")
+        print_wrapped(f"{says}; --as-of latest selects the newest versions")
     print_wrapped(f"installs: {join_words(_list_installed(plan, dependencies))}; {versions}")
 
 

@@ -178,7 +178,7 @@ class Tools:
             facts = replace(facts, project=read.project)
         return api.diagnose(facts, project=folder, codes=[code for code in BY_CODE if code.startswith("PRJ")])
 
-    def explain(self, text: Annotated[str, Field(description="A log, or the code of a check.")]) -> Answer:
+    def explain(self, text: Annotated[str, Field(description="A log, or a check's code.")]) -> Answer:
         """Name the cause of the error in a log and its fix, or explain a check by its code, such as DRV001."""
         explanation = api.explain(text, self.facts)
         return build_answer(str(explanation), explanation.to_document())
@@ -229,12 +229,12 @@ class Tools:
         files = [{"path": each.path, "diff": each.format_diff()} for each in changes]
         document = {"files": files, "refused": refused}
         if not changes:
-            return build_answer("\n".join(("No change of a file repairs what is found.", *refused)), document)
+            return build_answer("\n".join(("No file change fixes these findings.", *refused)), document)
         return _propose("\n".join((*(str(each["diff"]) for each in files), *refused)), document, write)
 
     async def apply_fix(
         self,
-        token: Annotated[str, Field(description="The token of an answer of propose_fix or preview_init.")],
+        token: Annotated[str, Field(description="The token from an answer of propose_fix or preview_init.")],
         answer: Annotated[Confirmation, Resolve(ask_to_apply)],
     ) -> Answer:
         """Make exactly the changes that were shown, after the user agrees. Refused if a file or the plan changed since."""

@@ -99,7 +99,7 @@ def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
     where = shlex.quote(str(directory))
     again = f"devkit onboard {where}" if not needs else f"Do what is listed above, then: devkit onboard {where}"
     if stopping := sum(need.stops for need in needs):
-        steps.end("stopped", f"{stopping} to be done first")
+        steps.end("stopped", f"{stopping} to do first")
         return [again]
     steps.end("done", f"{len(needs)} to do; the dev container starts without them" if needs else "nothing is lacking")
     try:
@@ -109,14 +109,14 @@ def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
         except DevkitError as error:
             steps.end("stopped", error.message)
             return [*error.hint.splitlines(), again]
-        steps.end("skipped", f"{container.file} is there already")
+        steps.end("skipped", f"{container.file} already exists")
         steps.begin("up", f"devkit up {where}")
         started = start(container)
     except DevkitError as error:
         steps.end("failed", error.message)
         return [*error.hint.splitlines(), again]
     if started is None:
-        steps.end("failed", "the dev container could not be started")
+        steps.end("failed", "the dev container did not start")
         return [again]
     steps.end("done", started.action)
     steps.begin("verify", f"devkit run --directory {where} -- devkit verify --here --quick")

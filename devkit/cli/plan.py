@@ -85,10 +85,10 @@ def plan(
     --install plans for the Python of the active virtual environment.
     """
     if as_json and (install or as_requirements):
-        raise DevkitError(f"{'--install' if install else '--pip'} prints no JSON", "Remove --json.")
+        raise DevkitError(f"{'--install' if install else '--pip'} does not print JSON", "Remove --json.")
     options.refuse_contradiction()
     if run and not install:
-        raise DevkitError("--run needs --install, whose command it runs", "devkit plan --install --run")
+        raise DevkitError("--run needs --install: it runs that command", "devkit plan --install --run")
     target = find_target_python(runs=run) if install else None
     if target and options.python is None:
         options = replace(options, python=str(target.version))
@@ -165,7 +165,7 @@ def find_target_python(*, runs: bool) -> "WorkloadPython | None":
     if runs:
         raise DevkitError(
             "--run installs into the active virtual environment, but none is active",
-            "Make one: uv venv && . .venv/bin/activate",
+            "Create one: uv venv && . .venv/bin/activate",
         )
     return None
 
@@ -178,7 +178,7 @@ def install_plan(plan: Plan, python: "WorkloadPython | None", *, runs: bool) -> 
     uv = find_uv()
     words = list_install_words(plan, with_uv=bool(uv))
     if not words:
-        raise DevkitError("the plan has no packages", "Name a stack, as in --stack vllm.")
+        raise DevkitError("the plan contains no packages", "Name a stack, as in --stack vllm.")
     click.echo(shlex.join([*(["uv", "pip"] if uv else ["pip"]), "install", *words]))
     if not runs or python is None:
         return ExitCode.DONE

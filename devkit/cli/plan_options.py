@@ -180,8 +180,8 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
     major = (driver or "").partition(".")[0]
     if major.isdigit() and int(major) < 100:
         raise DevkitError(
-            f"--driver {driver} is a CUDA version, not a driver's",
-            f"A driver is numbered such as 570.124.06, the first value that nvidia-smi prints. For CUDA: --cuda {driver}",
+            f"--driver {driver} is a CUDA version, not a driver version",
+            f"Driver versions look like 570.124.06, the first value that nvidia-smi prints. For CUDA: --cuda {driver}",
         )
     machines = [build_machine_from_facts(load_saved_facts([Path(path)]), origin=path) for path in options.facts]
     if options.describes_machine:

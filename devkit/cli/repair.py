@@ -107,7 +107,7 @@ def guide_repairs(facts: "Facts", report: "Report", examine: "Examine") -> "tupl
         _print(f"{shown.check.code} {shown.finding.message}")
         _print_commands(shown, "  ")
         if any(map(_OF_THE_SHELL.match, shown.finding.fix.commands)):
-            _print("  A program cannot do this for the shell that started it: run it there, then devkit doctor --fix.")
+            _print("  A program cannot change the shell that started it: run it there, then devkit doctor --fix.")
             break
         if not (_run_commands(shown) if _may_run(shown.finding.fix, facts) else _await_user()):
             continue
@@ -116,7 +116,7 @@ def guide_repairs(facts: "Facts", report: "Report", examine: "Examine") -> "tupl
         if after is not None:
             _print(f"  {shown.check.code} is still found: {after.finding.message}")
             break
-        _print(f"  ✓ {shown.check.code} is gone", color="green")
+        _print(f"  ✓ {shown.check.code} is fixed", color="green")
     return facts, report
 
 

@@ -63,7 +63,7 @@ def serve(
     has_gpu = bool(settings) or bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
     engine = engine or ("llama-cpp" if is_gguf else "vllm" if has_gpu and _find_program("vllm") else "transformers")
     if adapter is not None and engine != "vllm":
-        raise DevkitError(f"{engine} gets no adapter here", "Merge it: devkit generate --adapter DIR --merge MERGED")
+        raise DevkitError(f"{engine} takes no adapter", "Merge it: devkit generate --adapter DIR --merge MERGED")
     program = _require_program(engine)
     if engine == "vllm":
         words = _vllm_words(folder, settings, adapter)
@@ -87,7 +87,7 @@ def serve(
 def _require_file(model: str) -> str:
     if not Path(model).is_file():
         raise DevkitError(
-            f"there is no file {model}", "Write one: devkit generate --adapter DIR --merge MERGED --gguf q8_0"
+            f"the file {model} does not exist", "Write one: devkit generate --adapter DIR --merge MERGED --gguf q8_0"
         )
     return model
 

@@ -81,9 +81,7 @@ def update(
     project = open_project(directory, ProjectSettings(), PathOptions())
     lock = read_file(project.root, LOCK_PATH)
     if lock is None:
-        raise DevkitError(
-            f"there is no {LOCK_PATH} in {project.root}", f"Write a dev container first: devkit init {directory}"
-        )
+        raise DevkitError(f"{project.root} has no {LOCK_PATH}", f"Write a dev container first: devkit init {directory}")
     request = build_project_request(project, machines=parse_lock(lock).machines)
     options = WriteOptions(SCHEMA, is_dry_run=check or dry_run, is_confirmed=yes, shows_diff=check, as_json=as_json)
     adopt_existing_container(ctx, project, request, options, is_check=check)
@@ -134,7 +132,7 @@ def list_version_changes(document: "Mapping[str, Any]", plan: "Plan") -> "Iterat
         elif new and not old:
             yield f"{name} {new} is new: a package requires it"
         elif old and not new:
-            yield f"{name} {old} is gone: nothing requires it any more"
+            yield f"{name} {old} is gone: nothing requires it anymore"
 
 
 def _renew_locks(
@@ -158,7 +156,7 @@ def _renew_locks(
         print_plan(plan, wants_cpu=True)
         for reason in stale.values():
             click.echo(f"would lock again: {reason}")
-        click.echo("nothing was written; other changes depend on the new lock: run devkit update.")
+        click.echo("Nothing was written. Other changes depend on the new lock: run devkit update.")
     raise click.exceptions.Exit(ExitCode.ANSWER_IS_NO if is_check else ExitCode.DONE)
 
 

@@ -86,7 +86,7 @@ def find_dev_container(start: Path, config: Path | None = None, *, env: Mapping[
     except (InvalidJsonc, UnicodeDecodeError) as error:
         raise DevkitError(f"{file} cannot be read: {error}", f"devkit doctor --project {folder}") from None
     if not isinstance(found, dict):
-        raise DevkitError(f"{file} holds no object", f"devkit doctor --project {folder}")
+        raise DevkitError(f"{file} is not a JSON object", f"devkit doctor --project {folder}")
     return DevContainer(folder, file, _replace_variables(found, folder, env))
 
 

@@ -125,7 +125,7 @@ class Node:
 
 def read_node(name: str, document: Any) -> Node:  # noqa: ANN401 - any JSON
     """Read saved facts, or a report of `devkit doctor` or `devkit verify`. Raises InvalidReport."""
-    kind = str(document.get("schema")) if isinstance(document, dict) else "missing"
+    kind = str(document.get("schema", "missing")) if isinstance(document, dict) else "missing"
     try:
         if kind == FACTS_SCHEMA:
             facts = parse_facts_document(document)

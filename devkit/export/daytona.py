@@ -88,7 +88,7 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
     for volume in task.volumes:
         if volume.source:
             raise DevkitError(
-                f"--set {volume.role} cannot be a volume of Daytona's: saving renames files, and Daytona's volumes do not allow that",
+                f"--set {volume.role} cannot be a Daytona volume: saving renames files, which Daytona volumes do not allow",
                 f"Leave out --{volume.role}: run.py uploads the project, and fetches the output.",
             )
     for flag, text in (("--snapshot", settings.snapshot), ("--hub-secret", settings.hub_secret)):
@@ -97,7 +97,7 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
     tag = task.image.rpartition("/")[2].partition(":")[2]
     if not settings.snapshot and "@" not in task.image and (not tag or tag in _MUTABLE_TAGS):
         raise DevkitError(
-            f"Daytona refuses images with a mutable tag: {task.image}", "Name a fixed tag: --image REGISTRY/NAME:1"
+            f"Daytona rejects images with a mutable tag: {task.image}", "Use a fixed tag: --image REGISTRY/NAME:1"
         )
 
 

@@ -86,7 +86,7 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
     size, cores = format_bytes(task.memory_bytes), task.cpus
     notes = [f"no limit is set there: the machine needs {size} of memory and {cores} cores for this job"]
     if task.is_spot:
-        notes.append("nothing restarts the job when the machine is reclaimed: start run.sh again on the next one")
+        notes.append("the job does not restart automatically on a reclaimed machine: start run.sh on a new one")
     script = _render_run_script(task, settings, find_path_to_project(context.folder))
     step = f"sh {quote_shell([f'{context.folder}/run.sh'])}"
     return TargetFiles((script,), (step,), tuple(notes))

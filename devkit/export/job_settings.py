@@ -49,7 +49,7 @@ class JobSettings:
     ] = ""
     foreign_image: Annotated[
         bool,
-        SettingInfo("The image is foreign to this project: no devkit, no user dev and no /opt/venv.", has_flag=False),
+        SettingInfo("The image is not this project's: it has no devkit, no user dev and no /opt/venv.", has_flag=False),
     ] = False
     env: Annotated[
         tuple[str, ...],
@@ -75,9 +75,7 @@ class JobSettings:
     mount: Annotated[
         tuple[str, ...], SettingInfo("Other storage at your own path. Repeat.", example="SOURCE:/PATH", has_flag=False)
     ] = ()
-    workdir: Annotated[
-        str, SettingInfo("Folder of the container in which your own command starts.", has_flag=False)
-    ] = ""
+    workdir: Annotated[str, SettingInfo("Folder in the container where your own command starts.", has_flag=False)] = ""
     results: Annotated[str, SettingInfo("Folder in the project that your own command writes to.", has_flag=False)] = (
         "outputs"
     )

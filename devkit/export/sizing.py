@@ -161,7 +161,7 @@ def validate_gpu(plan: Plan, job: JobSettings) -> None:
         raise DevkitError(
             f"torch {plan.torch} ({plan.variant}) in this project's image has no code for {job.gpu}"
             f" (compute capability {gpu.capability})",
-            f"Plan for it, too: devkit init --gpu {job.gpu!r}, then build and publish the image again.",
+            f"Add it to the plan: devkit init --gpu {job.gpu!r}, then build and publish the image again.",
         )
 
 

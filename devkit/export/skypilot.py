@@ -40,7 +40,7 @@ class SkypilotSettings:
         ),
     ] = ""
     accelerator: Annotated[
-        str, SettingInfo("SkyPilot's name of the GPU, if devkit does not know it.", has_flag=False)
+        str, SettingInfo("SkyPilot's name for the GPU, if devkit does not know it.", has_flag=False)
     ] = ""
 
 
@@ -123,7 +123,7 @@ def _validate_volume(volume: Volume) -> str:
     """Return the name of storage that SkyPilot mounts as a volume. Raises DevkitError."""
     if not _NAME.fullmatch(volume.source):
         raise DevkitError(
-            f"--set {volume.role} {volume.source!r} is neither a bucket nor a volume of SkyPilot's",
+            f"--set {volume.role} {volume.source!r} is neither a bucket nor a SkyPilot volume",
             "Write it as s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, or as sky volumes ls shows it.",
         )
     return volume.source

@@ -48,7 +48,8 @@ def parse_facts_document(document: object) -> Facts:
     if not isinstance(document, dict):
         raise InvalidFacts("", f"expected an object, got {_named(document)}")
     if document.get("schema") != FACTS_SCHEMA:
-        raise InvalidFacts("schema", f"expected {FACTS_SCHEMA!r}, got {document.get('schema')!r}")
+        shown = repr(document["schema"]) if "schema" in document else "none"
+        raise InvalidFacts("schema", f"expected {FACTS_SCHEMA!r}, got {shown}")
     try:
         facts: Facts = _decode_record(document, Facts)
     except InvalidValue as error:

@@ -95,6 +95,8 @@ def format_json_error(error: ValueError | RecursionError) -> str:
         return {"": "it is empty", "<": "it is a web page"}.get(
             start, f"line {error.lineno}, column {error.colno}: {error.msg}"
         )
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 text (byte {error.start + 1})"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 

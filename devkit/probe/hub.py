@@ -47,7 +47,7 @@ def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
         else:
             return Unknown(f"the hub child ended with status {done.code}: {find_last_line(done)}")
     shown, token, ahead = get_object(reply, "model"), get_int(reply, "token"), get_int(door, "ahead_s")
-    no_model = Unknown("no model is named")
+    no_model = Unknown("no model was given")
     return HubCall(
         url=strip_url_credentials(endpoint),
         status=get_int(door, "status") or 0,

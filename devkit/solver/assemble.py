@@ -72,7 +72,7 @@ def _list_reasons(
     if candidate.rocm is not None:
         yield _from_rows("rocm", str(candidate.rocm), "the wheel is built with it, and includes it", index)
     is_cpu = problem.vendor is Vendor.CPU
-    built = "for the CPU, without CUDA's gigabytes" if is_cpu else f"built with {candidate.built_for}"
+    built = "for the CPU, without gigabytes of CUDA libraries" if is_cpu else f"built with {candidate.built_for}"
     yield _from_rows("torch_index", index.url, f"the wheels of torch {built}", index)
     yield _from_rows("python", python, _explain_python(problem, image), _find_python(python, problem) or release)
     image_row = image.row or problem.tables.images.python_images[0]
@@ -86,7 +86,7 @@ def _list_reasons(
 
 def _explain_torch(winner: Evaluation, rejected: tuple[Evaluation, ...], problem: Problem) -> str:
     gpus = ", ".join(problem.gpu_names)
-    because = f"newest release that serves {gpus}" if gpus else "newest release"
+    because = f"newest release that supports {gpus}" if gpus else "newest release"
     if winner.doubts and gpus:
         because = f"the safest choice for {gpus}; see the warnings"
     if problem.request.torch:
@@ -129,9 +129,9 @@ def _explain_image(winner: Evaluation, problem: Problem, image: BaseImage) -> st
     if problem.request.image:
         return "requested"
     if image.cuda is not None:
-        return f"it carries the cuda-compat libraries that the driver needs to run CUDA {candidate.cuda}"
+        return f"it has the cuda-compat libraries that the driver needs to run CUDA {candidate.cuda}"
     if candidate.cuda is not None or candidate.rocm is not None:
-        return f"slim: the torch wheel brings {'CUDA' if candidate.cuda else 'ROCm'} itself, so the image needs none"
+        return f"slim: the torch wheel includes {'CUDA' if candidate.cuda else 'ROCm'} itself, so the image needs none"
     return "slim: torch for the CPU needs nothing more"
 
 

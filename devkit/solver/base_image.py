@@ -119,7 +119,7 @@ def validate_image_system(environment: Environment, problem: Problem) -> Iterato
         wanted = f"Python {python or ' or '.join(release.pythons)} on {' and '.join(problem.architectures)}"
         cuda = environment.candidate.cuda if environment.support is CudaSupport.FORWARD else None
         kind = f"nvidia/cuda base image of CUDA {cuda}" if cuda else "base image"
-        yield Objection("I1", f"no {kind} with {wanted} is known: name one with --image", source)
+        yield Objection("I1", f"no {kind} with {wanted} is known: specify one with --image", source)
         return
     if problem.request.python and image.python and image.python != python:
         yield Objection("W7", f"{image.tag} has Python {image.python}; Python {python} is requested", release.source[0])

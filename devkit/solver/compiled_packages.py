@@ -61,7 +61,7 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
     ]
     found += [_plan_local_build(build, rows.get(build.name), plan) for build in _list_builds(dependencies)]
     absent = plan.resolution.absent if isinstance(plan.resolution, Resolved) else ()
-    says = "the package index has no file of it for Linux"
+    says = "the package index has no Linux file for it"
     found += [CompiledPackage(name, CompileMode.LEFT_OUT, says, "uv") for name in absent]
     compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) and each.uses_torch for each in found)
     own_build = dependencies.cuda_build if plan.torch else ""
@@ -78,7 +78,9 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
 
 
 def _list_left_out(plan: Plan) -> list[str]:
-    return [f"{each.name} is left out: {each.because}" for each in plan.compiled if each.mode is CompileMode.LEFT_OUT]
+    return [
+        f"{each.name} is not installed: {each.because}" for each in plan.compiled if each.mode is CompileMode.LEFT_OUT
+    ]
 
 
 def list_compile_costs(plan: Plan, *, cores: int, memory_gb: int) -> Iterator[str]:
@@ -157,7 +159,7 @@ def _plan_requirement(
         uses_torch=build is None or "torch" in [each.name for each in build.modules],
     )
     if row.is_at_use:
-        return replace(found, mode=CompileMode.AT_USE, because="its operators are compiled then") if plan.nvcc else None
+        return replace(found, mode=CompileMode.AT_USE, because="its operators are then compiled") if plan.nvcc else None
     wheels = [each for each in problem.tables.compiled.wheels if each.package == name and _is_allowed(each, need)]
     base = find_image(plan.base_image, problem)
     # The version that uv chose, as of a day perhaps, goes before newer ones.
@@ -190,7 +192,7 @@ def _plan_requirement(
 
 
 def _explain_build(build: SourceBuild | None) -> str:
-    says = "the package index has no wheel of it"
+    says = "the package index has no wheel for it"
     if build is None:
         return says
     return (

@@ -152,7 +152,7 @@ def _validate(cuda: Release, row: TableRow, problem: Problem, *, is_compiler: bo
                 )
             elif known and known.last_cuda and cuda > known.last_cuda:
                 yield Objection.from_row(
-                    known, "A5", f"CUDA {cuda} holds no code for {gpu}: {known.last_cuda} is the last"
+                    known, "A5", f"CUDA {cuda} has no code for {gpu}: {known.last_cuda} is the last that does"
                 )
 
 
@@ -187,7 +187,7 @@ def _assemble(problem: Problem, choice: _Choice | None, objections: tuple[Object
         what = "of nvcc" if build is None else "of its libraries"
         reasons.append(Reason("cuda", str(choice.cuda), what, choice.row.source[0], choice.row.confidence))
     if build is not None and not build.flavor:
-        says = f"brings {framework.label} the libraries of CUDA {build.cuda}, which the driver runs"
+        says = f"gives {framework.label} the libraries of CUDA {build.cuda}, which the driver supports"
         reasons.append(Reason("additions", build.requirement, says, build.source[0], build.confidence))
     reasons.append(
         Reason("python", python, _explain_python(problem, image_row), image_row.source[0], image_row.confidence)
@@ -241,7 +241,7 @@ def _choose_image(problem: Problem, choice: _Choice | None) -> tuple[str, str, T
     python = _find_python(problem, specifier) or request.python or rank_pythons(problem)[0]
     found = (row for row in images.python_images if row.python == python)
     slim = next((row for row in found if set(problem.architectures) <= set(row.machines)), None)
-    because = "slim: nothing in it is for GPUs, and the host provides the driver"
+    because = "slim: it needs nothing for GPUs, and the host provides the driver"
     return slim.tag if slim else f"python:{python}-slim", python, slim or images.python_images[0], because
 
 
@@ -259,7 +259,7 @@ def _explain_python(problem: Problem, image_row: TableRow) -> str:
     if isinstance(image_row, CudaImage) or problem.request.image:
         return "the image's own"
     constraints = problem.request.constraints_on(PYTHON)
-    because = "the most widely served Python"
+    because = "the most widely supported Python"
     return f"{because}; {' and '.join(map(str, constraints))}" if constraints else because
 
 

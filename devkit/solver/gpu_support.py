@@ -76,7 +76,7 @@ def validate_gpu_code(environment: Environment, problem: Problem) -> Iterator[Ob
             # A target runs its own code and no other's.
             if target not in index.targets:
                 held = ", ".join(index.targets)
-                says = f"{candidate} has no kernels for {describe_gpu(name, target)}: it holds {held}"
+                says = f"{candidate} has no kernels for {describe_gpu(name, target)}: it has {held}"
                 yield Objection.from_row(index, "G1", says)
             elif target in index.without_rocblas:
                 gpu = describe_gpu(name, target)
@@ -124,7 +124,7 @@ def validate_features(environment: Environment, problem: Problem) -> Iterator[Ob
         on_amd = problem.tables.rocm.features.get(name) if environment.candidate.rocm is not None else None
         for gpu, target in problem.amd_gpus:
             if on_amd is not None and target not in on_amd.targets:
-                says = f"{row.title}: {describe_gpu(gpu, target)} is not known to have it"
+                says = f"{row.title}: {describe_gpu(gpu, target)} is not known to support it"
                 yield Objection.from_row(on_amd, "F1", says)
 
 
@@ -191,7 +191,7 @@ def find_toolkit_warnings(problem: Problem) -> Iterator[str]:
             names = ", ".join(row.id for row in unfixed[:3])
             more = f" and {len(unfixed) - 3} more" if len(unfixed) > 3 else ""
             fixed_in = max(row.fixed_in for row in unfixed)
-            yield f"{of_machine} has known holes ({names}{more}): update it to {fixed_in} or newer (I6)"
+            yield f"{of_machine} has known vulnerabilities ({names}{more}): update it to {fixed_in} or newer (I6)"
         for row in problem.tables.engines.faults:
             concerns = row.program == "nvidia-container-toolkit" and row.when in ("", machine.platform)
             if concerns and row.since <= toolkit < row.fixed_in:
@@ -237,10 +237,10 @@ def _validate_wheel_code(
                 )
                 yield Objection("A5", says, wheel.source[0], refuses=False)
         case CodeSupport.PTX:
-            says = f"{candidate} holds only PTX for {gpu}: the driver compiles it, slowly at first"
+            says = f"{candidate} has only PTX for {gpu}: the driver compiles it, which is slow the first time"
             yield Objection("A3", says, wheel.source[0], refuses=False)
         case CodeSupport.NONE:
-            says = f"{candidate} has no kernels for {gpu}: it holds {', '.join(wheel.sass)}"
+            says = f"{candidate} has no kernels for {gpu}: it has {', '.join(wheel.sass)}"
             # Where the wheel was not read, the CUDA Toolkit may settle that it cannot have code for the GPU (A5).
             is_settled = wheel.is_inferred and row is not None and not row.is_inferred
             if is_settled and row is not None and cuda < row.first_cuda:

@@ -149,7 +149,7 @@ def describe_resolution(plan: Plan) -> str:
     """Describe in one line the versions of the packages that the project names; "" where none is known."""
     named = [f"{name} {version}" for name, version in plan.project_packages]
     asked = plan.resolution.asked if isinstance(plan.resolution, Resolved) else ()
-    places = [f"also queried besides the public index: {join_words(asked)}"] if asked else []
+    places = [f"also queried, in addition to the public index: {join_words(asked)}"] if asked else []
     return "; ".join([*([f"resolved: {join_some(named)}"] if named else []), *places])
 
 

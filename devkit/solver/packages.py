@@ -68,7 +68,7 @@ def validate_companions(environment: Environment, problem: Problem) -> Iterator[
         missing = [name for name in COMPANIONS if name not in chosen and not _is_left_open(name, problem)]
         if missing and request.adds_packages:
             fits = f"fits torch {torch} on Python {environment.python}"
-            says = f"no {join_words(missing, 'or')} in the tables {fits}: left out, not checked"
+            says = f"no {join_words(missing, 'or')} in the tables {fits}: not installed, not checked"
             yield Objection("P1", says, problem.tables.stack.packages[0].source[0], refuses=False)
         return
     named = [f"{name}=={version}" for name, version in request.pins]
@@ -101,7 +101,9 @@ def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterato
         says = f"bitsandbytes {row.version} does not fit torch {torch} on this machine"
     elif candidate.cuda is not None and pinned is not None and str(candidate.cuda) not in row.cudas:
         other = find_bitsandbytes_library(candidate.cuda, row.cudas)
-        override = f"; BNB_CUDA_VERSION={other.cuda.replace('.', '')} makes it load another" if other.cuda else ""
+        override = (
+            f"; BNB_CUDA_VERSION={other.cuda.replace('.', '')} makes it load a different one" if other.cuda else ""
+        )
         has = ", ".join(row.cudas)
         says = f"bitsandbytes {row.version} has no library for CUDA {candidate.cuda}: it has {has}{override}"
     else:

@@ -247,7 +247,7 @@ class Plan:
         if not self.torch:
             raise DevkitError(
                 f"{what} needs a plan with torch, but this one has {self.framework.label}: {self.because('framework')}",
-                "If the project does use torch, plan it with --torch VERSION.",
+                "If the project uses torch, plan it with --torch VERSION.",
             )
 
     def because(self, name: str) -> str:

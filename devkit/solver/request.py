@@ -56,14 +56,14 @@ def build_request(
     _validate_versions(torch=torch, cuda=cuda, python=python, image=image)
     variant = parse_torch(torch)[1]
     if "cpu" in (vendor, variant) and cuda:
-        raise DevkitError("--cuda makes no sense for a CPU plan", "Leave out --cuda, or --vendor cpu.")
+        raise DevkitError("--cuda does not apply to a CPU plan", "Remove --cuda, or --vendor cpu.")
     if (vendor == "rocm" or variant.startswith("rocm")) and cuda:
-        raise DevkitError("--cuda makes no sense for a ROCm plan", "Leave out --cuda, or --vendor rocm.")
+        raise DevkitError("--cuda does not apply to a ROCm plan", "Remove --cuda, or --vendor rocm.")
     builds = {"nvidia": "cu", "rocm": "rocm", "cpu": "cpu"}.get(vendor or "")
     if builds and variant and (not variant.startswith(builds) or (vendor == "nvidia" and variant == "cpu")):
-        raise DevkitError(f"--vendor {vendor} and a +{variant} torch exclude each other", "Leave one of them out.")
+        raise DevkitError(f"--vendor {vendor} and a +{variant} torch cannot be used together", "Remove one of them.")
     if as_of and as_of != LATEST and not _DAY.fullmatch(as_of):
-        raise DevkitError(f"--as-of {as_of!r} is not a day", f"Such as --as-of 2023-07-24, or --as-of {LATEST}.")
+        raise DevkitError(f"--as-of {as_of!r} is not a date", f"Such as --as-of 2023-07-24, or --as-of {LATEST}.")
     for name in apt:
         if not _DEBIAN_PACKAGE.fullmatch(name):
             raise DevkitError(f"--apt {name!r} is not the name of a Debian package", "Such as --apt libsndfile1.")
@@ -140,7 +140,7 @@ def build_machine_from_facts(facts: Facts, *, origin: str = "this machine") -> M
     notes: list[str] = []
     for gpu in answer.gpus if answer else ():
         if isinstance(gpu, FailedGpu):
-            notes.append(f"GPU {gpu.index} does not answer ({gpu.message}) and is left out: run `devkit doctor`")
+            notes.append(f"GPU {gpu.index} does not answer ({gpu.message}) and is ignored: run `devkit doctor`")
             continue
         known = find_gpu(gpu.name)
         if not isinstance(gpu.capability, Unknown):
@@ -148,21 +148,21 @@ def build_machine_from_facts(facts: Facts, *, origin: str = "this machine") -> M
         elif known is not None:
             gpus.append((gpu.name, known.capability))
         else:
-            notes.append(f"GPU {gpu.index} ({gpu.name}) is left out: its compute capability is not known")
+            notes.append(f"GPU {gpu.index} ({gpu.name}) is ignored: its compute capability is unknown")
     if not gpus:
         if (
             isinstance(facts.driver, Driver)
             and not isinstance(facts.driver.pci_gpus, Unknown)
             and facts.driver.pci_gpus
         ):
-            notes.append("an NVIDIA GPU is on the PCI bus, but the driver does not show it: run `devkit doctor`")
+            notes.append("an NVIDIA GPU is on the PCI bus, but the driver does not report it: run `devkit doctor`")
         # Next to an NVIDIA GPU it is usually the processor's own graphics; --vendor rocm asks for it.
         for amd in facts.amd.gpus if isinstance(facts.amd, Amd) and driver is None else ():
             if find_amd_gpu(amd.target) is not None:
                 amd_gpus.append((amd.name or amd.target, amd.target))
                 continue
             shown = amd.name or f"PCI {amd.device_id}"
-            notes.append(f"the AMD GPU {shown} ({amd.target}) is left out: no ROCm build of torch has code for it")
+            notes.append(f"the AMD GPU {shown} ({amd.target}) is ignored: no ROCm build of torch supports it")
     return Machine(
         driver=driver,
         cuda=answer.cuda if answer and isinstance(answer.cuda, Release) else None,
@@ -225,9 +225,9 @@ def _validate_machines(
         has = f"driver {nvidia[0].driver}" if nvidia[0].driver else nvidia[0].gpus[0][0]
         raise DevkitError(
             f"a ROCm plan serves AMD GPUs; {nvidia[0].origin} name NVIDIA GPUs ({has})",
-            'Name only the AMD GPU, as in --vendor rocm --gpu "MI300X", or leave out --vendor rocm.',
+            'Specify only the AMD GPU, as in --vendor rocm --gpu "MI300X", or remove --vendor rocm.',
         )
     if amd and vendor == "nvidia":
-        raise DevkitError(f"--vendor nvidia does not serve {amd[0].amd_gpus[0][0]}", "Leave out --vendor nvidia.")
+        raise DevkitError(f"--vendor nvidia does not serve {amd[0].amd_gpus[0][0]}", "Remove --vendor nvidia.")
     if is_rocm and "nvcc" in features:
-        raise DevkitError("--feature nvcc is CUDA's compiler, but this plan is for ROCm", "Leave out --feature nvcc.")
+        raise DevkitError("--feature nvcc is CUDA's compiler, but this plan is for ROCm", "Remove --feature nvcc.")

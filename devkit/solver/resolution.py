@@ -305,7 +305,7 @@ class _Search:
         source = self.dependencies.lock or next(iter(self.dependencies.files), RULE)
         is_locked = self.dependencies.is_locked
         because = (
-            f"as {source} holds them"
+            f"as pinned in {source}"
             if is_locked
             else f"uv's resolution for Python {plan.python} on {' and '.join(plan.architectures)}"
         )
@@ -335,7 +335,7 @@ class _Search:
             warnings=(
                 *(warning for warning in plan.warnings if warning not in answered),
                 *(f"not checked: the requirements of {each}" for each in resolved.unread),
-                *(f"{name} is newer than {day}: the package index has none of that day" for name in self._gone if day),
+                *(f"{name} is newer than {day}: the index has none from that day" for name in self._gone if day),
             ),
         )
         finished = add_compiled_packages(finished, self.dependencies, build_problem(self._request, self._tables))
@@ -557,7 +557,7 @@ class _Search:
             newest = f"{self._plan.torch} is the newest that fits"
             because = f"resolved by uv with the project's packages; {newest}"
             if torch in self._wheeled:
-                because = f"more packages have wheels with it, so fewer compile; {newest}"
+                because = f"more packages have wheels for it, so fewer compile; {newest}"
             settled = explain_field(settled, "torch", because)
         fitted = self._fit_cuda(settled, versions)
         if isinstance(fitted, Refused):
@@ -601,7 +601,7 @@ class _Search:
         for row in find_foreign_wheels(versions, plan.cuda, self._tables):
             says = describe_foreign_wheel(row, versions)
             if plan.cuda is None:
-                return replace(plan, warnings=(*plan.warnings, f"{says}: it is installed, but does not import without"))
+                return replace(plan, warnings=(*plan.warnings, f"{says}: it is installed, but cannot load without it"))
             builds = {wheel.cuda for wheel in self._tables.torch.indexes.values() if wheel.cuda}
             wheels = [*find_wheels(versions, self._tables)]
             for cuda in sorted((each for each in builds if all(one.fits(str(each)) for one in wheels)), reverse=True):

@@ -294,5 +294,5 @@ def _mirror(plan: Plan, policy: Policy) -> Plan:
     image = policy.resolve_mirror(plan.base_image)
     if image == plan.base_image:
         return plan
-    because = f"{plan.because('base_image')}; named by policy.mirrors"
+    because = f"{plan.because('base_image')}; from policy.mirrors"
     return explain_field(replace(plan, base_image=image), "base_image", because, value=image)

@@ -22,7 +22,7 @@ _HEADERS = re.compile(r"lib.+-dev")
 LEFT_OUT = "-"
 """The end of a name that leaves a package out, as for apt-get."""
 
-_NOT_TAKEN = "not in the image, though apt installs it in"
+_NOT_TAKEN = "not in the image, although apt installs it in"
 _NOT_PROPOSED = re.compile(
     r"(?:gcc|g\+\+|clang)(?:-[\w+]+)*|binutils|libc6(?:-dev)?|libgcc-s1|libgomp1|libstdc.*|git|curl"
     r"|wget|ca-certificates|sudo|gnupg.*|gpg.*|apt-.*|software-properties-common|lsb-release|locales|tzdata|tini|dumb-init"
@@ -112,7 +112,7 @@ def _list_build_packages(plan: Plan, dependencies: Dependencies, tables: Tables)
     programs, libraries = tables.system_packages.programs(), tables.system_packages.libraries()
     not_built = {each.name for each in plan.compiled if each.mode in (CompileMode.WHEEL, CompileMode.LEFT_OUT)}
     for package, need in _list_build_needs(plan, dependencies):
-        because = f"{package} is built from source, and its {need.origin} names {need.name}"
+        because = f"{package} is built from source, and its {need.origin} requires {need.name}"
         name, confidence = (programs if need.kind == "program" else libraries).get(need.name), RowConfidence.CONFIRMED
         if name is None and need.kind == "library" and not _NO_LIBRARY.fullmatch(need.name):
             name, confidence = (

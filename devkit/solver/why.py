@@ -175,10 +175,10 @@ def _explain_preference(evaluation: Evaluation, chosen: Evaluation) -> str:
     reasons = (
         f"fits with doubts: {evaluation.doubts[0].says}" if evaluation.doubts else "fits with doubts",
         "fits only by forward compatibility",
-        "fits, and is older",
+        "fits, but is older",
         f"fits by {limited} compatibility; {chosen.candidate} has full support",
         f"fits; plain pip would install {chosen.candidate.index.label}",
-        "fits, and its CUDA is older",
+        "fits, but its CUDA is older",
     )
     return reasons[differs]
 

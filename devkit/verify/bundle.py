@@ -99,7 +99,7 @@ class BundleBuilder:
         image_id, size = self.run(step, "image", "inspect", "--format", "{{.Id}} {{.Size}}", tag).split()
         saved, mark = self.folder / f"images/base-{architecture}.tar", self.folder / f".saved-{architecture}"
         if saved.exists() and mark.exists() and mark.read_text(encoding="ascii") == image_id:
-            self.progress(f"{saved.name} is there already")
+            self.progress(f"{saved.name} already exists")
             return image_id
         self.progress(f"saving the base image, {format_bytes(int(size))} …")
         require_disk_space(self.folder, int(size))

@@ -140,7 +140,7 @@ def test_a_command_for_the_user_runs_after_a_yes_and_the_machine_is_looked_at_ag
     said, examined = guided(monkeypatch, capsys, fix, "y")
     assert "Make it \\x1b[2J." in said
     assert (tmp_path / "made").exists()
-    assert "✓ DRV901 is gone" in said
+    assert "✓ DRV901 is fixed" in said
     assert examined == 1
     (tmp_path / "made").unlink()
     said, examined = guided(monkeypatch, capsys, fix, "n")

@@ -180,7 +180,7 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param((), "no model is named", id="nothing at all"),
+        pytest.param((), "no model was given", id="nothing at all"),
         pytest.param(("lama-3-8b",), "there is no model 'lama-3-8b'", id="a mistyped model"),
         pytest.param(
             ("nobody/nothing",),
@@ -206,7 +206,7 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
         pytest.param(("llama-3.1-8b", "--sharding", "zero3"), "needs more than one process", id="sharing among one"),
         pytest.param(("llama-3.1-8b", "--inference", "--rank", "8"), "--rank has no effect", id="a rank for inference"),
         pytest.param(("llama-3.1-8b", "--cache", "static"), "--cache has no effect", id="a cache for training"),
-        pytest.param(("llama-3.1-8b", "--shape", "hidden_size=64"), "two models", id="a model and another one"),
+        pytest.param(("llama-3.1-8b", "--shape", "hidden_size=64"), "different models", id="a model and another one"),
         pytest.param(("--shape", "hidden_size=64"), "--shape lacks num_hidden_layers", id="half a model"),
         pytest.param(("--shape", "hidden_size=big"), "expected KEY=N", id="a width that is no number"),
         pytest.param(("llama-3.1-8b", "--why", "magic"), "no term 'magic'", id="a term that does not exist"),
@@ -221,7 +221,7 @@ def test_wrong_input_gets_a_line_and_a_hint(words, says):
     ("content", "says"),
     [
         pytest.param("{", "is not JSON", id="half a file"),
-        pytest.param("[]", "holds no object", id="a list"),
+        pytest.param("[]", "is not a JSON object", id="a list"),
         pytest.param('{"model_type": "rwkv"}', "'rwkv' is not known", id="another architecture"),
     ],
 )

@@ -37,7 +37,7 @@ def test_an_error_text_is_explained_with_its_fix():
     result = ask(NO_DRIVER)
     assert result.exit_code == 0
     first = result.stdout.splitlines()[0]
-    assert "the engine has no way to give a GPU to a container" in first
+    assert "the engine cannot expose a GPU to a container" in first
     assert "CTK001" in result.stdout
     assert "sudo nvidia-ctk runtime configure --runtime=docker" in result.stdout
     assert "devkit doctor" in result.stdout
@@ -130,6 +130,7 @@ def test_nothing_to_explain_is_the_users_mistake(arguments, text):
     result = ask(*arguments, text=text)
     assert isinstance(result.exception, DevkitError)
     assert "nothing to explain" in result.exception.message
+    assert ("standard input is empty" in result.exception.message) == (text is not None)
 
 
 def test_every_code_is_explained_in_both_forms():

@@ -126,7 +126,7 @@ def test_a_table_for_all_targets_is_still_read_and_a_refusal_names_its_line(proj
 def test_what_another_target_was_told_is_proposed(project):
     exported(project, "docker", *JOB)
     done = export(project, "slurm")
-    assert_refused(done, "no image is named")
+    assert_refused(done, "the job cannot build an image")
     assert "devkit export slurm --image registry.example.org/tide:1 --settings run.toml …" in done.stderr
 
 
@@ -237,7 +237,7 @@ def test_a_job_that_cannot_fit_is_refused_with_one_and_written_when_forced(proje
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param((), "nothing says what the job should run", id="no settings"),
+        pytest.param((), "the job has no command or settings to run", id="no settings"),
         pytest.param(("--settings", "other.toml"), "other.toml does not exist in", id="settings that are not there"),
         pytest.param((*JOB[:4], "--image", "a b"), "is not an image name", id="no image's name"),
         pytest.param((*JOB, "--name", "My Job"), "is not a DNS label", id="no label"),
@@ -308,7 +308,7 @@ def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_i
     done = export(tmp_path, "kubernetes", "--gpu", "H100")
     assert_refused(done, "no dev container's devkit.lock exists")
     message = done.stderr.splitlines()[0]
-    assert "no image is named" in message and "nothing says what the job should run" in message
+    assert "the job cannot build an image" in message and "the job has no command or settings to run" in message
     assert "devkit init --set bake=true && " in done.stderr
     assert "devkit export kubernetes --image registry.example.org/" in done.stderr
     done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")

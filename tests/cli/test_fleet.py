@@ -69,7 +69,7 @@ def test_faults_are_told_once_with_their_machines_and_a_hang_does_not_stop_the_o
     again = run_devkit("fleet", "doctor", "--reports", saved)
     assert again.returncode == 1
     assert "DRV001 on gpu02 and gpu03: " in " ".join(again.stdout.split())
-    assert "no answer from gpu99: the file holds no report of devkit doctor" in " ".join(again.stdout.split())
+    assert "no answer from gpu99: the file does not contain a devkit doctor report" in " ".join(again.stdout.split())
 
 
 def test_a_healthy_fleet_ends_with_0(ssh):

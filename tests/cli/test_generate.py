@@ -62,9 +62,9 @@ def test_what_needs_no_torch_does_not_import_it(arguments, shown):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompt", "a", "--chat"], "--prompt and --chat are two tasks"),
-        (["--merge", "out", "--chat"], "--chat and --merge are two tasks"),
-        (["--chat", "--json"], "--chat prints no JSON"),
+        (["--prompt", "a", "--chat"], "--prompt and --chat cannot be used together"),
+        (["--merge", "out", "--chat"], "--chat and --merge cannot be used together"),
+        (["--chat", "--json"], "--chat does not print JSON"),
         (["--prompt", "a", "--top-p", "0.5"], "but temperature 0 leaves no choice"),
         (["--prompt", "a", "--stop", ""], "--stop is empty"),
         (["--prompt", "a", "--temperature", "nan"], "must be finite numbers"),
@@ -74,7 +74,7 @@ def test_what_needs_no_torch_does_not_import_it(arguments, shown):
         (["--prompt", " ", "--model", "."], "--prompt: the prompt is empty"),
         (["--prompt", "a\udcff", "--model", "."], "--prompt: the prompt is not UTF-8"),
         (["--model", "."], "standard input: the prompt is empty"),
-        (["--prompt", "a"], "no model is named"),
+        (["--prompt", "a"], "no model was given"),
         (["--prompt", "a", "--model", "./nowhere"], "there is no model ./nowhere"),
         (["--prompt", "a", "--adapter", "./nowhere"], "the folder nowhere does not exist"),
     ],

@@ -360,16 +360,16 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
             "Option '--gpu' requires an argument.\n  devkit estimate --help\n",
             id="an option without its value",
         ),
-        pytest.param(["doctor", "--timeout", "soon"], "'soon' is not a valid float", id="a word for a number"),
+        pytest.param(["doctor", "--timeout", "soon"], "'soon' is not a number", id="a word for a number"),
         pytest.param(
             ["plan", "--driver", "12.8"],
-            "--driver 12.8 is a CUDA version, not a driver's",
+            "--driver 12.8 is a CUDA version, not a driver version",
             id="CUDA given as the driver",
         ),
         pytest.param(
             ["verify", "--here", "--model", "nothere"], "model nothere was not found: no such folder", id="no model"
         ),
-        pytest.param(["fleet", "doctor"], "or reports: --reports DIR", id="no hosts"),
+        pytest.param(["fleet", "doctor"], "or reports (--reports DIR)", id="no hosts"),
         pytest.param(["doctor", "--jsn"], "--json", id="a misspelled flag"),
         pytest.param(["doctor", "-project", "x"], "No such option", id="one dash of two"),
         pytest.param(["doctor", "-help"], "Did you mean --help or", id="help with one dash"),
@@ -384,6 +384,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         ),
         pytest.param(["export", "nomad"], "One of kubernetes, slurm", id="a command that resembles none of a few"),
         pytest.param(["explain", "."], ". is a folder", id="a folder for a log"),
+        pytest.param(["down", "typo"], "does not exist.\n  Check the path, which is relative to /", id="a lost folder"),
         pytest.param(["doctor", "--facts", os.devnull], "not JSON: it is empty", id="an empty file of facts"),
     ],
 )

@@ -83,7 +83,7 @@ def foreign(project, dockerfile, **dev):
         pytest.param(
             'required_labels = { "org.example.team" = "ml" }', "USER dev\n", {}, "lacks labels", id="a label is missing"
         ),
-        pytest.param("", "USER root\n", {}, "works as root", id="root"),
+        pytest.param("", "USER root\n", {}, "runs as root", id="root"),
         pytest.param(
             'registries = ["r.example.org"]\nmirrors = { "docker.io" = "r.example.org/hub" }',
             "USER dev\n",

@@ -96,7 +96,7 @@ def test_a_package_comes_from_the_index_that_the_project_names_and_only_with_con
     assert resolution["asked"] == [private.index]
     # It is remembered, and said.
     again = run(tmp_path, project, "plan", *ADA, public=public.index)
-    assert f"also queried besides the public index: {private.index}" in again.stdout
+    assert f"also queried, in addition to the public index: {private.index}" in again.stdout
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_devkit_becomes_the_server(servers):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing.gguf"], "there is no file nothing.gguf"),
+        (["nothing.gguf"], "the file nothing.gguf does not exist"),
         (["./nothing"], "there is no model ./nothing"),
         (["m.gguf", "--engine", "vllm"], "vllm serves no GGUF file here"),
         (["model", "--engine", "llama-cpp"], "llama-cpp serves no folder here"),

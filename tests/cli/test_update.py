@@ -131,4 +131,4 @@ def test_the_plan_is_for_the_machines_of_the_lock_and_not_for_this_one(tmp_path)
 
 
 def test_without_a_lock_there_is_nothing_to_update(tmp_path):
-    assert_refused(devkit("update", tmp_path), "there is no devkit.lock")
+    assert_refused(devkit("update", tmp_path), "has no devkit.lock")

@@ -106,7 +106,7 @@ def test_an_engine_that_answers_nonsense_is_no_bug(tmp_path, answer):
     [
         pytest.param(None, "has no dev container", id="there is none"),
         pytest.param("{", "cannot be read", id="no JSON"),
-        pytest.param("[]", "holds no object", id="a list"),
+        pytest.param("[]", "is not a JSON object", id="a list"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_and_a_hint(tmp_path, document, message):

@@ -133,7 +133,7 @@ CASES = [
     ),
     ("DRV016", nvml_fails("LD_PRELOAD"), "error: unset LD_PRELOAD | remove it from /home/dev/.bashrc:3", "a variable"),
     ("DRV016", nvml_fails(), "passed", "NVML fails without any variable, too"),
-    ("GPU036", host({"expected_gpus": 2}), "error: expected 2 GPUs, and 1 answer", "one of two is gone"),
+    ("GPU036", host({"expected_gpus": 2}), "error: expected 2 GPUs, but 1 answer", "one of two is gone"),
     ("GPU036", host({"expected_gpus": 1}), "passed", "as many as expected"),
     (
         "GPU036",
@@ -298,7 +298,7 @@ CASES = [
     (
         "CTK015",
         host({"toolkit.cli_path": "", "toolkit.cli_setting": "/opt/gone/cli"}),
-        "error: names /opt/gone/cli | sudo sed -i | never apt-get",
+        "error: sets nvidia-container-cli to /opt/gone/cli | sudo sed -i | never apt-get",
         "config.toml names another place",
     ),
     ("CTK015", host({"toolkit.cli_path": "", "engine.version": r("29.2.0")}), "passed", "Docker needs no hook"),

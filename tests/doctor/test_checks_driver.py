@@ -85,8 +85,8 @@ OWN_LIBRARY = changed(without_gpu(), {"nvml": failure(9, "Driver Not Loaded"), "
 
 CASES = [
     ("DRV001", not_loaded(), "error: but not loaded | sudo modprobe nvidia | where: host", "simply not loaded"),
-    ("DRV001", not_loaded("nouveau"), "error: nouveau holds | update-initramfs", "nouveau holds the GPU"),
-    ("DRV001", not_loaded("vfio-pci"), "error: vfio-pci holds | driverctl", "given to a virtual machine"),
+    ("DRV001", not_loaded("nouveau"), "error: nouveau driver has claimed | update-initramfs", "nouveau holds the GPU"),
+    ("DRV001", not_loaded("vfio-pci"), "error: vfio-pci reserves | driverctl", "given to a virtual machine"),
     ("DRV001", not_loaded(secure_boot=True), "error: Secure Boot | mokutil --import", "Secure Boot refuses it"),
     (
         "DRV001",

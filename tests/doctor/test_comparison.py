@@ -287,6 +287,7 @@ def test_proofs_are_compared(odd, field):
     ("document", "says"),
     [
         pytest.param([], "its schema is missing", id="a list"),
+        pytest.param({}, "its schema is missing", id="an object without one"),
         pytest.param({"schema": "devkit.facts/2"}, "its schema is devkit.facts/2", id="a schema of tomorrow"),
         pytest.param({**recorded(), "driver": {"type": "Driver"}}, "driver", id="facts with a field of another form"),
         pytest.param(

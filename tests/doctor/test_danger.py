@@ -141,10 +141,10 @@ def test_a_gpu_that_this_user_may_not_use_is_not_missing(facts):
 def test_a_job_without_a_gpu_is_told_to_ask_for_one():
     without = changed(LENT, {"driver.withheld_nodes": ("/dev/nvidia0", *OTHERS_NODES), "nvml.gpus": ()})
     finding = find_only("GPU005", without)
-    assert finding.message.startswith("Slurm job 4711 was lent none of the 8 GPUs")
+    assert finding.message.startswith("Slurm job 4711 got none of this machine's 8 GPUs")
     assert finding.fix.commands[0].startswith("srun --gres=gpu:1")
     closed = changed(LENT, {"driver.closed_nodes": ("/dev/nvidiactl: mode 0000, user 0, group 0",)})
-    assert "did not ask for a GPU" in find_only("DRV006", closed).message
+    assert "did not request a GPU" in find_only("DRV006", closed).message
 
 
 def test_a_gpu_that_is_missing_in_a_job_is_the_administrators():

@@ -180,7 +180,7 @@ def test_the_missing_gpu_is_given_as_the_engine_of_the_text_does(engine, command
 def test_words_of_the_text_rank_the_causes():
     text = "nvidia-container-cli: mount error: mount operation failed: /tmp/enroot/x/usr/lib/firmware/nvidia/470: operation not permitted"
     first = find_known_errors(text)[0]
-    assert "without the rights to mount" in first.cause
+    assert "without permission to mount" in first.cause
     assert "operation not permitted" in first.speaks_for
 
 
@@ -218,7 +218,7 @@ def test_the_document_has_causes_with_their_evidence():
 
 def test_the_text_shows_what_decides():
     out = CliRunner().invoke(explain, ["--no-facts", ERROR_35]).stdout
-    assert "or possible: no driver exists here" in out
+    assert "or possible: this environment has no driver" in out
     assert "decides:\n      nvidia-smi, where the program runs" in out
 
 
@@ -304,7 +304,7 @@ def test_the_name_of_a_package_is_never_cut(name, operator):
         f"ImportError: {name}{operator}1.2 is required for a normal functioning of this module, but found {name}==1.1."
     )
     first = find_known_errors(text, is_ours=True)[0]
-    assert first.cause == f"a package here asks for {name}{operator}1.2, and {name} 1.1 is installed"
+    assert first.cause == f"a package here requires {name}{operator}1.2, but {name} 1.1 is installed"
     assert first.fix.commands[0] == f"pip install --upgrade '{name}{operator}1.2'"
 
 

@@ -258,8 +258,8 @@ FEW_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
         pytest.param(BUSY, "| No MIG devices found |", "exclusive use", "MIG mode", id="MIG without devices"),
         pytest.param(MISMATCH, "# reboot\n", "old kernel module", "a reboot does not fix", id="rebooted"),
         pytest.param(NO_LIBRARY, "* Ubuntu   Stopped   1\n", "finds no driver", "Ubuntu runs in WSL 1", id="WSL 1"),
-        pytest.param(FEW_IDS, "ra:100000:65536\nra:1000:1\n", "outside the range", "65536 ids is in", id="range"),
-        pytest.param(FEW_GPUS, "Requests:\n  nvidia.com/gpu:  2\n", "advertises none", "asks for 2 GPUs", id="wanted"),
+        pytest.param(FEW_IDS, "ra:100000:65536\nra:1000:1\n", "user ID outside", "of 65536 IDs, but", id="range"),
+        pytest.param(FEW_GPUS, "Requests:\n  nvidia.com/gpu:  2\n", "advertises none", "requests 2 GPUs", id="wanted"),
     ],
 )
 def test_a_fact_of_the_text_chooses_the_cause(error, fact, without, stated):
@@ -268,7 +268,7 @@ def test_a_fact_of_the_text_chooses_the_cause(error, fact, without, stated):
 
 
 @pytest.mark.parametrize(
-    ("devices", "cause"), [("cuda:0!", "code joins tensors of cuda:1 and cuda:0"), ("cpu!", "model and its inputs")]
+    ("devices", "cause"), [("cuda:0!", "code combines tensors on cuda:1 and cuda:0"), ("cpu!", "model and its inputs")]
 )
 def test_the_devices_that_are_named_choose_the_cause(devices, cause):
     assert cause in find_known_errors(TWO_GPUS + devices)[0].cause

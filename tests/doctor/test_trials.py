@@ -179,7 +179,7 @@ CASES = [
     (
         "PRJ041",
         tried(own(code=1, err=NO_NODE, settings=("train.devices.source in the project",))),
-        "error: names train.devices.source | docker compose config",
+        "error: mentions train.devices.source | docker compose config",
         "a device of another machine",
     ),
     (
@@ -192,7 +192,7 @@ CASES = [
     (
         "PRJ041",
         tried(WORKS, replace(own(code=1, err="target x not found"), arguments=("build", "--file", "app/Dockerfile"))),
-        "warning: as app/Dockerfile says: target x not found | docker build --check --file app/Dockerfile",
+        "warning: from app/Dockerfile: target x not found | docker build --check --file app/Dockerfile",
         "a Dockerfile that BuildKit refuses",
     ),
     (
@@ -222,7 +222,7 @@ CASES = [
         "warning: open files | containers.conf",
         "a limit of a session",
     ),
-    ("ENG020", lacking("ids", "1"), "warning: only 1 of the 65536 user ids | usermod --add-subuids", "one user id"),
+    ("ENG020", lacking("ids", "1"), "warning: only 1 of the 65536 user IDs | usermod --add-subuids", "one user id"),
     ("CTK013", by_gpus(), "passed", "a container with its GPU"),
     ("CTK013", by_gpus(device_nodes=(), nvidiactl="absent"), "error: finds no GPU | --gpus all", "no nodes"),
     ("CTK013", by_gpus(nvidiactl="refused"), "error: cannot open | --gpus all", "nodes that may not be opened"),

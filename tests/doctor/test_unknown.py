@@ -270,13 +270,13 @@ def test_of_several_packages_the_last_above_the_error_is_meant(log, package):
 
 def test_python_names_an_unfinished_import_and_no_release():
     text = "ImportError: cannot import name 'ops' from partially initialized module 'vllm' (most likely due to a circular import)"
-    assert "vllm is imported before its own import has ended" in explain_text(text).matches[0].cause
+    assert "vllm is imported before its own import has finished" in explain_text(text).matches[0].cause
     assert explain_text(text, read_history=lambda _: pytest.fail("a release was read")).not_read == ""
 
 
 def test_a_cause_that_waits_for_words_which_the_text_lacks_is_only_possible():
     cause = explain_text("sbatch: error: Batch job submission failed: Invalid feature specification").matches[0].cause
-    assert "feature (--constraint)" in cause
+    assert "features (--constraint)" in cause
 
 
 def test_a_port_that_another_program_reports_is_none_of_ours():

@@ -74,7 +74,7 @@ def test_a_record_inside_is_read():
     [
         pytest.param("{", "", "not JSON", id="cut off"),
         pytest.param("[]", "", "expected an object, got a list", id="a list"),
-        pytest.param("{}", "schema", "got None", id="no schema"),
+        pytest.param("{}", "schema", "got none", id="no schema"),
         pytest.param('{"schema": "devkit.facts/2"}', "schema", "devkit.facts/2", id="a schema from the future"),
         pytest.param(f'{{"schema": "{FACTS_SCHEMA}"}}', "taken_at", "missing", id="a required field is missing"),
     ],

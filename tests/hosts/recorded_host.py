@@ -173,7 +173,7 @@ def read_description(directory: Path) -> dict[str, Any]:
 
 
 def _load(directory: Path) -> dict[str, Any]:
-    """The machine's own keys over those of the machine that it extends."""
+    """The machine's own keys over the machine's that it extends."""
     own = read_description(directory)
     base: dict[str, Any] = {table: {} for table in MACHINE_TABLES} | {"commands": {}}
     if parent := own.get("extends"):

@@ -152,7 +152,7 @@ def test_a_hub_that_answers(ask):
     assert (found.url, found.status, found.failure) == (url, 200, "")
     assert abs(found.clock_ahead_s) <= 2
     assert found.token_status == Unknown("no token was sent")
-    assert (found.model, found.model_status) == ("", Unknown("no model is named"))
+    assert (found.model, found.model_status) == ("", Unknown("no model was given"))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_hub_that_accepts_and_never_answers_ends_within_the_deadline(ask):
 def test_an_answer_about_the_door_survives_a_model_that_hangs(ask):
     with hub(hang_at="/a/b") as url:
         found = ask(url, deadline_s=1.5, MODEL_ID="a/b")
-    assert (found.status, found.model_status) == (200, Unknown("no model is named"))
+    assert (found.status, found.model_status) == (200, Unknown("no model was given"))
 
 
 def test_a_closed_port(ask):

@@ -29,7 +29,7 @@ from .plans import CPU_PLAN, GPU_PLAN
 FLASH = CompiledPackage(
     "flash-attn",
     CompileMode.COMPILED,
-    "the package index has no wheel of it",
+    "the package index has no wheel for it",
     "",
     core_minutes=250,
     job_gb=9,

@@ -78,7 +78,7 @@ def test_a_mounted_project_is_not_mounted_again(root):
         (("--compose", "docker/Dockerfile"), "docker/Dockerfile "),
         (("--compose", "docker/docker-compose.yml", "--service", "api"), "has no service 'api'"),
         (("--compose", "docker/docker-compose.yml", "--torch", "2.9.1"), "--torch would change nothing"),
-        (("--service", "worker"), "--service belongs to --compose"),
+        (("--service", "worker"), "--service needs --compose"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -147,7 +147,7 @@ def test_the_end_names_the_files_of_the_user_apart_from_those_of_devkit(tmp_path
     assert f"repaired {yours}, and wrote 2 files of devkit's own. Next: read `git diff`" in said
     (root / "devkit.lock").unlink()
     said = " ".join(devkit("init", root).stdout.split())
-    assert said.endswith("repaired no file of yours, and wrote 1 file of devkit's own.")
+    assert said.endswith("repaired none of your files, and wrote 1 file of devkit's own.")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_a_compiled_package_takes_the_newest_torch_that_it_compiles_with():
 def test_where_torch_is_requested_what_does_not_compile_with_it_is_left_out_and_said():
     plan = solve(need("flash-attn"), torch="2.15")
     assert modes(plan) == {"flash-attn": CompileMode.LEFT_OUT}
-    assert any("flash-attn is left out" in each and "C++17" in each for each in plan.warnings)
+    assert any("flash-attn is not installed" in each and "C++17" in each for each in plan.warnings)
     assert plan.nvcc == ""
 
 
@@ -229,7 +229,7 @@ def test_a_build_that_imports_what_isolation_lacks_is_built_beside_it(module, nv
     plan = add_compiled_packages(replace(solve(need("grid")), resolution=resolved), dependencies, problem)
     assert modes(plan) == {"grid": CompileMode.COMPILED}
     assert (
-        plan.compiled[0].because == f"the package index has no wheel of it, and its build takes {module} (setup.py:2)"
+        plan.compiled[0].because == f"the package index has no wheel for it, and its build takes {module} (setup.py:2)"
     )
     assert plan.compiled[0].requires == ("setuptools<81", *([] if module == "torch" else [module]))
     assert plan.nvcc == nvcc

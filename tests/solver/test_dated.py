@@ -104,7 +104,7 @@ def test_a_package_of_which_nothing_of_that_day_is_left_is_newer_and_the_others_
     uv = Uv(answer)
     found = plan(project("transformers", "grain-nightly"), uv, as_of=DAY)
     assert (found.as_of, {each.as_of for each in uv.requests}) == (DAY, {DAY})
-    assert f"grain-nightly is newer than {DAY}: the package index has none of that day" in found.warnings
+    assert f"grain-nightly is newer than {DAY}: the index has none from that day" in found.warnings
 
 
 @pytest.mark.full
@@ -125,7 +125,7 @@ def test_an_earlier_plan_of_the_day_counts_without_an_answer():
 
 @pytest.mark.parametrize("text", ["yesterday", "2023-13-01", "2023"])
 def test_what_is_no_day_is_refused(text):
-    with pytest.raises(DevkitError, match=f"--as-of '{text}' is not a day"):
+    with pytest.raises(DevkitError, match=f"--as-of '{text}' is not a date"):
         build_request(machines=(ADA,), as_of=text)
 
 

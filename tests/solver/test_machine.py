@@ -43,7 +43,7 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_noted():
     nvml = dataclasses.replace(facts.nvml, gpus=(*facts.nvml.gpus, FailedGpu(1, 15, "GPU is lost")))
     machine = build_machine_from_facts(dataclasses.replace(facts, nvml=nvml))
     assert len(machine.gpus) == 1
-    assert machine.notes == ("GPU 1 does not answer (GPU is lost) and is left out: run `devkit doctor`",)
+    assert machine.notes == ("GPU 1 does not answer (GPU is lost) and is ignored: run `devkit doctor`",)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_capability_that_could_not_be_read_comes_from_the_name(name, capabilit
     assert isinstance(facts.nvml, NvmlAnswer) and isinstance(gpu, Gpu)
     machine = build_machine_from_facts(dataclasses.replace(facts, nvml=dataclasses.replace(facts.nvml, gpus=(gpu,))))
     assert [str(found) for _, found in machine.gpus] == ([capability] if capability else [])
-    assert any("is left out" in note for note in machine.notes) is (capability is None)
+    assert any("is ignored" in note for note in machine.notes) is (capability is None)
 
 
 def test_a_driver_without_nvml_still_counts_and_its_gpus_are_noted():
@@ -127,7 +127,7 @@ def test_a_gpu_without_rocm_code_is_left_out_and_said():
     amd = dataclasses.replace(facts.amd, gpus=(dataclasses.replace(gpu, target="gfx1036"),))
     machine = build_machine_from_facts(dataclasses.replace(facts, amd=amd))
     assert machine.amd_gpus == ()
-    assert any("gfx1036) is left out" in note for note in machine.notes)
+    assert any("gfx1036) is ignored" in note for note in machine.notes)
 
 
 def test_a_driver_of_nvidias_that_shows_no_gpu_makes_no_machine_of_amds():

@@ -106,7 +106,7 @@ def test_torch_is_one_that_the_wheels_of_compiled_packages_are_built_for(package
     found = plan(project(*packages), uv)
     assert (uv.requests[0].constraints[0] == limits) is bool(limits)
     assert [each.name for each in found.compiled if each.mode is CompileMode.COMPILED] == compiles
-    assert found.because("torch").startswith("more packages have wheels with it") is bool(limits)
+    assert found.because("torch").startswith("more packages have wheels for it") is bool(limits)
     # Where the others do not take it, the wheels are given up.
     refused = Uv(Refused("numpy needs torch>2.10"), resolved("numpy==2", "torch==2.14.1"))
     assert not limits or plan(project(*packages), refused).torch == "2.14.1"
@@ -360,7 +360,7 @@ def test_every_processor_is_resolved_with_one_torch():
 
 def test_what_the_index_has_for_another_system_alone_is_left_out_of_the_image_and_said():
     absent = {"absent": ("pywin32",)}
-    says = "pywin32 is left out: the package index has no file of it for Linux"
+    says = "pywin32 is not installed: the package index has no Linux file for it"
     found = plan(project("pywin32==306", "hub"), Uv(resolved("hub==1", "torch==2.13.0", **absent)))
     recorded = plan(project("pywin32==306", "hub"), NO_NETWORK, recorded=found)
     of_uv = replace(project("hub==1", "pywin32==306"), tool=PackageManager.UV, lock="uv.lock")

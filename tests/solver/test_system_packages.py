@@ -112,7 +112,7 @@ def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
         SystemPackage("cuda-nvcc-12-8", "Dockerfile", 3),
         SystemPackage("xvfb", ".github/workflows/test.yml", 3, is_from_ci=True),
     )
-    says = "not in the image, though apt installs it in README.md: pandoc; --apt NAME takes one"
+    says = "not in the image, although apt installs it in README.md: pandoc; --apt NAME takes one"
     assert says in plan(system=system).warnings
 
 

@@ -29,7 +29,7 @@ def test_podman_brings_its_own_compose(tmp_path):
     ("name", "message", "hint"),
     [
         pytest.param(
-            "windows", "the container engine does not run", "Start Docker Desktop", id="Docker Desktop is off"
+            "windows", "the container engine is not running", "Start Docker Desktop", id="Docker Desktop is off"
         ),
         pytest.param("podman-behind-docker-socket", "podman answers", "Compose plugin", id="no Compose at all"),
         pytest.param("in-container-ok", "no container engine", "devkit verify --here", id="inside of a container"),

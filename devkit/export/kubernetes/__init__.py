@@ -37,7 +37,7 @@ _KIND_NOTES = {
     ),
     JobKind.RAYJOB: (
         "the image must have Ray, in the project's requirements, in a release that the operator supports",
-        "Ray ends a command without a prior signal: a preempted RayJob resumes from its last checkpoint",
+        "Ray kills a command without a prior signal: a preempted RayJob resumes from its last checkpoint",
     ),
 }
 

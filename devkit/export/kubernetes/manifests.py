@@ -44,7 +44,7 @@ INDEX_PLACEHOLDER = "\0"
 """Placeholder of a rank: the pod's index, which no manifest can know.
 Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode"""
 GENERATED_NOTICE = (
-    f"Written by devkit {__version__}. To change it, edit [job] and [job.kubernetes] of devkit.toml and export again."
+    f"Written by devkit {__version__}. To change it, edit [job] and [job.kubernetes] in devkit.toml and export again."
 )
 GPU_RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
 """The resources of the vendors' device plugins, and the taints by which clusters reserve nodes for pods that request them.
@@ -272,14 +272,14 @@ def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
     if not count:
         if settings.gpu_resource:
             raise DevkitError(
-                f"{settings.gpu_resource} is requested, and no GPU", "Give --gpus 1, or plan for machines with GPUs."
+                f"{settings.gpu_resource} is requested, but no GPU", "Give --gpus 1, or plan for machines with GPUs."
             )
         return ""
     resource = settings.gpu_resource or GPU_RESOURCES[task.accelerator.vendor]
     is_shared = resource.endswith(SHARED_SUFFIX)
     if (is_shared or MIG_RESOURCE.fullmatch(resource)) and count > 1:
         # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (application considerations)
-        because = "several shares may belong to one GPU" if is_shared else "a process sees one MIG instance only"
+        because = "several shares may be on the same GPU" if is_shared else "a process sees only one MIG instance"
         raise DevkitError(
             f"--gpus {count} of {resource} do not work together: {because}", "Give --gpus 1, or request whole GPUs."
         )

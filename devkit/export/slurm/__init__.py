@@ -45,7 +45,7 @@ def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) ->
     if task.nodes > 1:
         notes.append("the folders for models, data and checkpoints must be the same on all nodes: a shared file system")
     if task.is_spot and not settings.partition:
-        notes.append("the site decides which nodes may be reclaimed: name their --partition, or --sbatch=--qos=NAME")
+        notes.append("the site decides which nodes may be reclaimed: set their --partition, or --sbatch=--qos=NAME")
     if not settings.requeues:
         notes.append("a preempted or timed-out job is not requeued: submit it again, and it resumes")
     return TargetFiles(tuple(artifacts), steps, tuple(notes))

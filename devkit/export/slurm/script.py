@@ -196,7 +196,7 @@ def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
     name = task.accelerator.name
     if " mig " in f" {name.lower()} ":
         raise DevkitError(
-            f"the site decides Slurm's name of {name}", "List them with sinfo -o %G and set one: --set gpu_type=NAME."
+            f"each site chooses Slurm's name for {name}", "List them with sinfo -o %G and set one: --set gpu_type=NAME."
         )
     return re.sub(r"[^a-z0-9]+", "", _NOISE.sub("", _MEMORY_SIZE.sub("", name)).lower())
 
@@ -214,7 +214,7 @@ def list_gpu_notes(task: Task, settings: SlurmSettings) -> list[str]:
 def format_enroot_reference(image: str) -> str:
     """Format REGISTRY#NAME:TAG for enroot and Pyxis. Raises DevkitError for a digest, which that form lacks."""
     if "@" in image:
-        raise DevkitError(f"--image {image} names a digest; enroot needs a tag", "Name the image by tag.")
+        raise DevkitError(f"--image {image} has a digest; enroot needs a tag", "Specify the image by tag.")
     first, slash, rest = image.partition("/")
     # Source: https://github.com/distribution/reference, splitDockerDomain
     is_registry = "." in first or ":" in first or first == "localhost"

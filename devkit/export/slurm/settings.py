@@ -45,7 +45,7 @@ class SlurmSettings:
     gpu_type: Annotated[
         str,
         SettingInfo(
-            "The cluster's name of the GPU, as sinfo -o %G shows it; any for any free GPU.",
+            "The cluster's name for the GPU, as shown by sinfo -o %G; use any for any free GPU.",
             example="a100",
             has_flag=False,
         ),
@@ -86,7 +86,7 @@ class SlurmSettings:
     requeues: Annotated[
         int,
         SettingInfo(
-            "Requeues in a row without a new checkpoint before it counts as a failure; 0 for none.",
+            "Consecutive requeues without a new checkpoint before the job counts as failed; 0 for none.",
             at_least=0,
             has_flag=False,
         ),

@@ -41,7 +41,7 @@ def require_empty_folder(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise DevkitError(f"{folder} is already in use", "Name a new folder.")
     if folder.is_dir() and any(folder.iterdir()):
-        raise DevkitError(f"{folder} is not empty", "Name a new folder, or empty this one.")
+        raise DevkitError(f"{folder} is not empty", "Choose a new folder, or empty this one.")
     if not folder.parent.is_dir():
         raise DevkitError(f"{folder.parent} is not a directory: cannot create {folder.name}", "Create it first.")
 
@@ -114,7 +114,7 @@ def write_merged_model(model: Model, base: LoadedBase, folder: Path) -> None:
         flush_to_disk(folder.parent)
     except OSError as error:
         raise DevkitError(
-            f"cannot write {folder}: {error.strerror or error}", "Free disk space, or name another folder."
+            f"cannot write {folder}: {error.strerror or error}", "Free disk space, or choose another folder."
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

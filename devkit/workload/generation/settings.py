@@ -75,7 +75,7 @@ def validate_decoding(decoding: DecodingSettings) -> DecodingSettings:
     if 0 < decoding.temperature < MIN_TEMPERATURE:
         raise DevkitError(
             f"--temperature {decoding.temperature:g} is too small to divide by",
-            f"Give 0 to always take the likeliest token, or {MIN_TEMPERATURE:g} and more.",
+            f"Use 0 to always take the likeliest token, or {MIN_TEMPERATURE:g} and more.",
         )
     if decoding.seed > MAX_SEED:
         raise DevkitError(f"--seed {decoding.seed} is too large", f"Give a seed of at most {MAX_SEED}.")
@@ -187,5 +187,5 @@ def find_generation_files(settings: GenerateSettings) -> GenerationFiles:
     adapter = inspect_adapter(settings.adapter) if settings.adapter else None
     name = settings.model or (adapter.base.name if adapter else "")
     if not name:
-        raise DevkitError("no model is named", "Give --model; or an adapter that names its base.")
+        raise DevkitError("no model was given", "Give --model; or an adapter that names its base.")
     return GenerationFiles(settings, inspect_model(resolve_model_folder(name)), adapter)

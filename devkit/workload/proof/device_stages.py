@@ -115,7 +115,7 @@ def prove_compile(device: Device) -> Iterator[StageReading]:
     It needs a C compiler and Python's headers, which slim images often lack.
     """
     if device.kind == "mps":
-        raise StageSkipped("torch.compile is not proved on Apple's GPU")
+        raise StageSkipped("devkit does not test torch.compile on Apple GPUs")
     if device.kind == "cuda":
         require_triton(device)
     if device.kind == "cpu" and not any(shutil.which(program) for program in CPP_COMPILERS):
@@ -135,7 +135,7 @@ def prove_bitsandbytes_native(device: Device) -> Iterator[StageReading]:
     Without its library bitsandbytes still imports: a stand-in takes its place and raises only when it is used.
     """
     if device.kind == "mps":
-        raise StageSkipped("4-bit and 8-bit data types are not proved on Apple's GPU")
+        raise StageSkipped("devkit does not test 4-bit and 8-bit data types on Apple GPUs")
     library = type(getattr(importlib.import_module("bitsandbytes.cextension"), "lib", None)).__name__
     yield StageReading("library", library, "bitsandbytes' own", "Mock" not in library and library != "NoneType")
     functional = importlib.import_module("bitsandbytes.functional")

@@ -204,4 +204,4 @@ def prove_int8_base(models: ProofModels) -> Iterator[StageReading]:
 
 def _require_backend(models: ProofModels) -> None:
     if models.device.kind == "mps":
-        raise StageSkipped("4-bit and 8-bit base models are not proved on Apple's GPU")
+        raise StageSkipped("devkit does not test 4-bit and 8-bit base models on Apple GPUs")

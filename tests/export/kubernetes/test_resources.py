@@ -41,9 +41,9 @@ def test_gpus_are_requested_by_the_vendors_resource_and_amds_are_opened_by_their
 
 def test_parts_of_a_gpu_are_requested_one_at_a_time():
     parts = {
-        "nvidia.com/mig-1g.10gb": ("does not cover MIG: that instance has 10 GB", "one MIG instance only"),
-        "nvidia.com/mig-3g.40gb.me": ("that instance has 40 GB", "one MIG instance only"),
-        "nvidia.com/gpu.shared": ("its memory is not divided", "several shares may belong to one GPU"),
+        "nvidia.com/mig-1g.10gb": ("does not cover MIG: that instance has 10 GB", "only one MIG instance"),
+        "nvidia.com/mig-3g.40gb.me": ("that instance has 40 GB", "only one MIG instance"),
+        "nvidia.com/gpu.shared": ("its memory is not divided", "several shares may be on the same GPU"),
     }
     for resource, (noted, refused) in parts.items():
         rendered = made(with_gpus(1), gpu_resource=resource)
@@ -51,7 +51,7 @@ def test_parts_of_a_gpu_are_requested_one_at_a_time():
         assert has_note(rendered, noted)
         with pytest.raises(DevkitError, match=refused):
             made(with_gpus(2), gpu_resource=resource)
-    with pytest.raises(DevkitError, match="and no GPU"):
+    with pytest.raises(DevkitError, match="but no GPU"):
         made(task(Vendor.CPU), gpu_resource="nvidia.com/gpu")
 
 

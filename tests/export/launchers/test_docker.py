@@ -14,7 +14,7 @@ HERE = context("deploy/docker")
 
 def test_what_nobody_limits_or_restarts_there_is_said():
     spot = render_docker(SPOT, DockerContextSettings(), context("a b"))
-    assert "48 GiB of memory and 8 cores" in spot.notes[0] and "nothing restarts the job" in spot.notes[1]
+    assert "48 GiB of memory and 8 cores" in spot.notes[0] and "does not restart automatically" in spot.notes[1]
     assert spot.next_steps == ("sh 'a b/run.sh'",)
 
 

@@ -103,7 +103,7 @@ def test_memory_is_rounded_up_to_what_slurm_counts_in_and_what_it_cannot_express
     with pytest.raises(DevkitError, match="--set grace of 65536 s is longer than Slurm's longest notice"):
         script_of(task(grace_s=65536))
     assert "--signal=TERM@65535" in options_of(task(grace_s=65535))
-    with pytest.raises(DevkitError, match=r"the site decides Slurm's name of H100 MIG 3g\.40gb"):
+    with pytest.raises(DevkitError, match=r"each site chooses Slurm's name for H100 MIG 3g\.40gb"):
         script_of(with_gpu("H100 MIG 3g.40gb"))
 
 
@@ -135,7 +135,7 @@ def test_enroot_puts_a_number_sign_behind_the_registry_and_has_no_form_for_a_dig
         "ubuntu:24.04": "ubuntu:24.04",
     }
     assert {image: format_enroot_reference(image) for image in names} == names
-    with pytest.raises(DevkitError, match="names a digest"):
+    with pytest.raises(DevkitError, match="has a digest"):
         format_enroot_reference("ghcr.io/team/image@sha256:0")
 
 

@@ -49,5 +49,5 @@ def test_a_missing_program_is_reported_before_anything_is_merged(model, monkeypa
 
 
 def test_without_a_merge_there_is_nothing_to_convert():
-    with pytest.raises(DevkitError, match="--gguf writes the merged model"):
+    with pytest.raises(DevkitError, match="--gguf converts the merged model"):
         CliRunner().invoke(devkit, ["generate", "--prompt", "a", "--gguf", "q8_0"], catch_exceptions=False)

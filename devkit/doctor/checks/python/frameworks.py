@@ -89,8 +89,8 @@ def _judge_build(facts: Facts, package: Package, name: str) -> Iterator[Problem]
         subject=row.framework,
         evidence=(
             f"{package.name} {package.version}: {row.requirement} from {row.since} on, CUDA {row.cuda}",
-            *([f"CUDA {row.cuda} needs driver {needed} or newer, and {loaded} is loaded"] if is_old else []),
-            *(f"it holds no code for compute capability {capability}" for capability in lacking),
+            *([f"CUDA {row.cuda} needs driver {needed} or newer, but {loaded} is loaded"] if is_old else []),
+            *(f"it has no code for compute capability {capability}" for capability in lacking),
         ),
     )
 
