@@ -112,7 +112,7 @@ def _list_build_packages(plan: Plan, dependencies: Dependencies, tables: Tables)
     programs, libraries = tables.system_packages.programs(), tables.system_packages.libraries()
     not_built = {each.name for each in plan.compiled if each.mode in (CompileMode.WHEEL, CompileMode.LEFT_OUT)}
     for package, need in _list_build_needs(plan, dependencies):
-        because = f"{package} is built from source, and its {need.origin} requires {need.name}"
+        because = f"{package} is built from source, and its {need.origin} names {need.name}"
         name, confidence = (programs if need.kind == "program" else libraries).get(need.name), RowConfidence.CONFIRMED
         if name is None and need.kind == "library" and not _NO_LIBRARY.fullmatch(need.name):
             name, confidence = (

@@ -284,19 +284,19 @@ def test_two_of_the_same_side_are_refused(saved, side):
     ("arguments", "message"),
     [
         pytest.param(["--json", "--format", "html"], "--json and --format html contradict", id="two forms"),
-        pytest.param(["--list", "--format", "sarif"], "--list has no sarif form", id="a list as SARIF"),
+        pytest.param(["--list", "--format", "sarif"], "--list does not support sarif", id="a list as SARIF"),
         pytest.param(["--list", "--fix"], "--list only lists", id="a list that repairs"),
-        pytest.param(["--facts", "x", "--fix"], "--fix works on this machine", id="repairing a saved machine"),
-        pytest.param(["--facts", "x", "--trial"], "--trial works on this machine", id="a container on a saved machine"),
+        pytest.param(["--facts", "x", "--fix"], "--fix works only on this machine", id="repairing a saved machine"),
+        pytest.param(["--facts", "x", "--trial"], "--trial works only on this machine", id="a container on a saved machine"),
         pytest.param(
-            ["--facts", "x", "--project", "."], "--project works on this machine", id="a saved machine's project"
+            ["--facts", "x", "--project", "."], "--project works only on this machine", id="a saved machine's project"
         ),
         pytest.param(
             ["--facts", "a", "--facts", "b", "--facts", "c"], "--facts was given 3 times", id="three machines"
         ),
         pytest.param(["--yes"], "--yes answers the questions of --fix", id="yes to nothing"),
         pytest.param(["--project", "nowhere"], "nowhere is not a directory", id="no such project"),
-        pytest.param(["--output", "x", "--save-facts", "x"], "both name x", id="two things in one file"),
+        pytest.param(["--output", "x", "--save-facts", "x"], "are both x", id="two things in one file"),
     ],
 )
 def test_flags_that_contradict_each_other_are_one_line_and_a_hint(arguments, message):

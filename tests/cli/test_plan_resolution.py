@@ -103,7 +103,7 @@ def test_the_plan_is_what_uv_resolves_for_the_driver(project, index):
             "huggingface-hub>=1",
             "pip install transformers==4.44.2",
             [],
-            "imported but not named by any file: transformers==4.44.2",
+            "imported but not listed in any file: transformers==4.44.2",
         ),
         ("torch", "pip install engine", [], "installed only by the guide: engine (README.md:1)"),
     ],
@@ -394,7 +394,7 @@ def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_other
     assert "as of 2023-06-01: packages released by then" in " ".join(done.stdout.split())
     assert 'as_of = "2023-06-01"' in (tmp_path / "devkit.toml").read_text()
     assert "demo==1.0" in (tmp_path / ".devcontainer" / "constraints.txt").read_text()
-    assert "imported but not named by any file: late==2.0" in " ".join(done.stdout.split())
+    assert "imported but not listed in any file: late==2.0" in " ".join(done.stdout.split())
 
     done = run_devkit("init", ".", "--as-of", "latest", "--yes", cwd=tmp_path, **environment)
     assert done.returncode == 0, done.stderr

@@ -89,7 +89,7 @@ def test_a_wrong_setting_is_refused(tmp_path, assignment, says):
         pytest.param(
             ("init", "made", "--as-feature", "--gpu", "T4"), "--gpu has no effect with --as-feature", id="a GPU"
         ),
-        pytest.param(("plan", "--install", "--json", *GPU), "--install prints no JSON", id="a command as JSON"),
+        pytest.param(("plan", "--install", "--json", *GPU), "--install does not print JSON", id="a command as JSON"),
         pytest.param(("plan", "--run", *GPU), "--run needs --install", id="a run of nothing"),
         pytest.param(("doctor", "--setup", "--fix"), "--setup prints installation steps", id="a set-up and a repair"),
     ],

@@ -116,14 +116,14 @@ CASES = [
     (
         "CUD004",
         torch_on("390.157", "9.1", "2.9.1+cu130", "13.0", windows_guest()),
-        "error: Install none inside WSL | where: windows",
+        "error: Do not install one inside WSL | where: windows",
         "a driver of Windows that is too old for every wheel",
     ),
     ("CUD004", torch_on("551.78", NOT_READ, "2.9.1+cu128", "12.8", windows_guest()), "passed", "by Windows's numbers"),
     (
         "CUD004",
         torch_on("551.78", NOT_READ, "2.9.1+cu130", "13.0", windows_guest()),
-        "error: on Windows to 580",
+        "error: update the Windows driver to 580",
         "too new by Windows's numbers",
     ),
     ("CUD005", stubs(), "passed", "neither"),

@@ -175,7 +175,7 @@ CASES = [
     (
         "ENG018",
         say("btrfs?", settings=NAMED),
-        "error: name storage-driver | sudoedit /etc/docker/daemon.json",
+        "error: mentions storage-driver | sudoedit /etc/docker/daemon.json",
         "a setting",
     ),
     ("ENG018", say("no runtime", program="podman"), "error: podman fails | never Docker", "Podman says why"),
@@ -218,13 +218,13 @@ CASES = [
         "runc",
     ),
     ("ENG001", healthy(), "passed", "an engine answers"),
-    ("ENG001", stopped(clients__engine_programs=()), "error: no container engine is | docker.io", "the command alone"),
+    ("ENG001", stopped(clients__engine_programs=()), "error: without a container engine | docker.io", "the command alone"),
     ("ENG001", NO_ENGINE, "warning: no container engine | docker.io", "none"),
     ("ENG001", RUNS_PODS, "note: CRI-O runs the containers | never sudo", "a node that runs pods without Docker"),
-    ("ENG001", stopped(), "error: does not run | systemctl enable", "stopped"),
-    ("ENG001", stopped(ROOTLESS), "error: does not run | systemctl --user", "rootless and stopped"),
+    ("ENG001", stopped(), "error: is not running | systemctl enable", "stopped"),
+    ("ENG001", stopped(ROOTLESS), "error: is not running | systemctl --user", "rootless and stopped"),
     ("ENG001", stopped(system__runs_systemd=False), "error: sudo service docker start", "stopped without systemd"),
-    ("ENG001", stopped(BY_VARIABLE), "error: does not run | systemctl enable", "DOCKER_HOST is the usual socket"),
+    ("ENG001", stopped(BY_VARIABLE), "error: is not running | systemctl enable", "DOCKER_HOST is the usual socket"),
     (
         "ENG001",
         stopped(Endpoint("unix:///old/docker.sock", "DOCKER_HOST")),
@@ -242,8 +242,8 @@ CASES = [
     ("ENG001", refused(member=UNREAD, active=UNREAD), JOIN, "nobody knows who is a member"),
     ("ENG001", stopped(system__platform=Platform.MACOS), "error: Start Docker Desktop | never sudo", "on a Mac"),
     ("ENG001", stopped(system__platform=Platform.WINDOWS), "error: Start Docker Desktop | where: windows", "Windows"),
-    ("ENG001", stopped(**IN_WSL), "error: does not run | WSL integration | where: wsl", "in WSL"),
-    ("ENG001", stopped(**IN_WSL, clients=UNREAD), "error: does not run | where: wsl", "in WSL, commands unread"),
+    ("ENG001", stopped(**IN_WSL), "error: is not running | WSL integration | where: wsl", "in WSL"),
+    ("ENG001", stopped(**IN_WSL, clients=UNREAD), "error: is not running | where: wsl", "in WSL, commands unread"),
     (
         "ENG001",
         stopped(**IN_WSL, clients__found=BY_WINDOWS_COMMAND),
@@ -374,7 +374,7 @@ CASES = [
     ("CDI002", specified(EngineKind.DOCKER, "26.0.2", "0.7.0"), "warning", "Docker just too old"),
     ("CDI002", specified(EngineKind.DOCKER, "26.1.0", "0.7.0"), "passed", "the first Docker that can"),
     ("CDI003", host(cdi=(UNREADABLE,)), "warning: this user may not read it", "an unreadable specification"),
-    ("CDI003", host(cdi=(spec(devices=()),)), "warning: it names no device", "an empty specification"),
+    ("CDI003", host(cdi=(spec(devices=()),)), "warning: it lists no device", "an empty specification"),
     ("CDI003", healthy(), "passed", "a usable specification"),
 ]
 

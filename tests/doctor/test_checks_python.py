@@ -308,7 +308,7 @@ CASES = [
     (
         "PYT025",
         frameworks(TENSORFLOW, capability="12.0"),
-        "error: it holds no code for compute capability 12.0 | never pip install",
+        "error: it has no code for compute capability 12.0 | never pip install",
         "TensorFlow on RTX 50: no build is promised",
     ),
     ("PYT025", frameworks({"tensorflow": "2.17.0+nv25.1"}, capability="12.0"), "skipped", "NVIDIA's own build"),

@@ -75,7 +75,7 @@ CASES = [
     ("CTK010", healthy(), "passed", "auto"),
     ("CTK010", toolkit(mode="legacy"), "passed", "legacy"),
     ("CTK010", toolkit(mode="cdi"), "warning: `runtime: nvidia` or `--device nvidia.com/gpu=all`", "cdi"),
-    ("CTK010", toolkit(mode="csv"), "warning: ask by `--device nvidia.com/gpu=all`", "csv"),
+    ("CTK010", toolkit(mode="csv"), "warning: request the GPU through `--device nvidia.com/gpu=all`", "csv"),
     ("CTK010", toolkit(BY_NO_CDI, mode="csv"), "error: Set the mode back to auto.", "csv, and no other way"),
     ("CTK010", toolkit(JETSON, mode="csv"), "note: --runtime nvidia | never sudo", "csv is right on a Jetson"),
     ("CTK010", toolkit({HOOK: False}, mode="cdi"), "passed", "cdi without the hook"),

@@ -49,8 +49,10 @@ _PROBLEMS = {
 MAX_INCLUDE_DEPTH = 10
 MAX_REQUIREMENTS = 10_000
 """Of all files together; the lock of a large project names a thousand."""
-MAX_REQUIREMENT_CHARACTERS = 4_096
-"""Of one requirement with its specifiers and markers, without its hashes. Python reads no number of more than 4,300 digits."""
+MAX_REQUIREMENT_CHARACTERS = 32_768
+"""Of one requirement with its specifiers and markers, without its hashes."""
+MAX_SPECIFIER_CHARACTERS = 4_096
+"""Of the versions alone: Python reads no number of more than 4,300 digits."""
 MAX_UNREADABLE = 1_000
 CONSTRAINTS = "constraints"
 """The group of what a constraints file says: it limits a package that something else needs."""
@@ -164,6 +166,8 @@ class RequirementCollector:
             return
         try:
             found = Requirement(text)
+            if len(str(found.specifier)) > MAX_SPECIFIER_CHARACTERS:
+                raise InvalidRequirement
         except (InvalidRequirement, RecursionError):
             self.add_unreadable(path, line, f"{_shown(text)} is not a requirement")
             return
@@ -239,7 +243,7 @@ class RequirementCollector:
     def add_python(self, specifier: str, path: str, line: int) -> None:
         """Add a requirement of Python itself."""
         try:
-            if len(specifier) > MAX_REQUIREMENT_CHARACTERS:
+            if len(specifier) > MAX_SPECIFIER_CHARACTERS:
                 raise InvalidSpecifier
             checked = str(SpecifierSet(specifier))
         except InvalidSpecifier:
