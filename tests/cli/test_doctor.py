@@ -287,7 +287,9 @@ def test_two_of_the_same_side_are_refused(saved, side):
         pytest.param(["--list", "--format", "sarif"], "--list does not support sarif", id="a list as SARIF"),
         pytest.param(["--list", "--fix"], "--list only lists", id="a list that repairs"),
         pytest.param(["--facts", "x", "--fix"], "--fix works only on this machine", id="repairing a saved machine"),
-        pytest.param(["--facts", "x", "--trial"], "--trial works only on this machine", id="a container on a saved machine"),
+        pytest.param(
+            ["--facts", "x", "--trial"], "--trial works only on this machine", id="a container on a saved machine"
+        ),
         pytest.param(
             ["--facts", "x", "--project", "."], "--project works only on this machine", id="a saved machine's project"
         ),

@@ -218,7 +218,12 @@ CASES = [
         "runc",
     ),
     ("ENG001", healthy(), "passed", "an engine answers"),
-    ("ENG001", stopped(clients__engine_programs=()), "error: without a container engine | docker.io", "the command alone"),
+    (
+        "ENG001",
+        stopped(clients__engine_programs=()),
+        "error: without a container engine | docker.io",
+        "the command alone",
+    ),
     ("ENG001", NO_ENGINE, "warning: no container engine | docker.io", "none"),
     ("ENG001", RUNS_PODS, "note: CRI-O runs the containers | never sudo", "a node that runs pods without Docker"),
     ("ENG001", stopped(), "error: is not running | systemctl enable", "stopped"),

@@ -62,7 +62,14 @@ CASES = [
     ("POD001", CONTAINERD, OLD_SECTION, {}, "error: grpc.v1.cri | sudo nvidia-ctk", "the section of version 2"),
     ("POD001", CONTAINERD, NEW_SECTION, {}, "error: cri.v1.runtime | sudo nvidia-ctk", "the section of version 3"),
     ("POD002", CONTAINERD, "version = [", {}, "skipped", "settings that are not read have no runtime"),
-    ("POD002", CONTAINERD, IMPORTS, {"has_cdi": False}, "warning: neither a runtime named nvidia", "an import of nothing"),
+    (
+        "POD002",
+        CONTAINERD,
+        IMPORTS,
+        {"has_cdi": False},
+        "warning: neither a runtime named nvidia",
+        "an import of nothing",
+    ),
     ("POD002", CONTAINERD, IMPORTS, {"more": IMPORTED, "has_cdi": False}, "note", "what a file imports counts"),
     (
         "POD002",

@@ -117,9 +117,7 @@ def test_a_list_for_pip_is_read_with_its_options_and_includes(tmp_path):
     [
         pytest.param("torch 2.4", "torch 2.4 is not a requirement", id="a space instead of =="),
         pytest.param("torch=2.4", "torch=2.4 is not a requirement", id="conda's way"),
-        pytest.param(
-            "torch==" + "9" * 5000, "torch==99", id="a number that Python refuses"
-        ),
+        pytest.param("torch==" + "9" * 5000, "torch==99", id="a number that Python refuses"),
         pytest.param("-r gone.txt", "gone.txt: it does not exist", id="an include that is missing"),
         pytest.param("-r ../outside.txt", "../outside.txt: it is outside the project", id="an include out of it"),
         pytest.param("-r /etc/passwd", "/etc/passwd: it is outside the project", id="an absolute include"),
