@@ -57,6 +57,7 @@ def building(target):
 
 
 INCLUDING = "include: [{}]\n" + service()
+BUILT = "services: {{a: {{build: {{context: '{}', target: t}}}}}}"
 OF_COMPOSE = ("gpus", "runtime", "shm_size", "environment", "deploy")
 
 VERDICTS = [
@@ -92,6 +93,10 @@ VERDICTS = [
     ("PRJ001", opening("app", INCLUDING.format("'${MORE}'")), "passed", "a file that a variable names may have it"),
     ("PRJ001", opening("app", INCLUDING.format("https://a/b.git")), "skipped", "a file of another repository may"),
     *(("PRJ001", building(each), "passed", f"the stage {each}") for each in ("base", "DEV", "0", "${STAGE}")),
+    *(
+        ("PRJ001", {"compose.yaml": BUILT.format(each), "Dockerfile": "FROM x"}, "skipped", f"the context {each}")
+        for each in ("../outside", "https://a/b.git", "/outside")
+    ),
     ("PRJ001", building("test"), f"error: {COMPOSE} builds the stage test, which", "a stage that is not there"),
     *(
         ("PRJ009", using(each), "warning: cannot resolve", f"a feature by {each}")

@@ -211,8 +211,9 @@ def _build(node: DocumentNode, files: ProjectFiles) -> Build | None:
     context = files.within(context_text, beside=context_node.file or node.file)
     name = node.at("dockerfile").text or "Dockerfile"
     path = files.within(f"{context}/{name}") if context is not None and not name.startswith("/") else None
+    outside = name if name.startswith("/") else f"{context_text}/{name}"
     return Build(
-        dockerfile=path or name,
+        dockerfile=path or outside,
         context=context if context is not None else context_text,
         target=node.at("target").text,
         args=tuple(replace(one, place="build argument") for one in _variables(node.at("args")) if is_relevant(one)),

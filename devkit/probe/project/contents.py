@@ -138,7 +138,7 @@ def _dockerfiles(
     found = []
     for path, (context, named_by, line) in wanted.items():
         # The path is the project's already, so it must not be taken as one beside the file that names it.
-        absolute = path if path.startswith(("/", "..")) else files.absolute(path)
+        absolute = path if path.startswith(("/", "..")) or "://" in path else files.absolute(path)
         text = files.read(absolute, "Dockerfile", named_by=named_by, line=line)
         if text is not None:
             taken = partial(find_secret_files, files=files, context=context, dockerfile=path, is_named=bool(named_by))
