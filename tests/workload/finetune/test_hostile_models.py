@@ -148,6 +148,17 @@ def test_the_patterns_of_an_adapter_are_bounded(folder, tmp_path, monkeypatch, c
         adapters.require_adapter_fits(saved, build_meta_model(folder), files)
 
 
+@pytest.mark.parametrize(
+    "config", [{"target_modules": 3}, {"eva_config": 3}, {"megatron_config": {"a": 1}}, {"lora_alpha": "x"}]
+)
+def test_what_peft_makes_of_an_adapters_configuration_is_one_line(folder, tmp_path, config):
+    config = {"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], **config}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    saved = SavedAdapter(tmp_path, config, BaseReference(""))
+    with pytest.raises(DevkitError, match=r"does not fit|adapter_config\.json"):
+        adapters.require_adapter_fits(saved, build_meta_model(folder), inspect_model(folder))
+
+
 def test_a_line_without_an_end_is_refused(tmp_path):
     (tmp_path / "data.jsonl").symlink_to("/dev/zero")
     with pytest.raises(DevkitError, match="is longer than 16 MiB"):
