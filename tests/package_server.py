@@ -68,7 +68,7 @@ def serve_packages(wheels: Sequence[Path], *, login: str = "", redirect: str = "
             """The list is the log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     served.url = f"http://127.0.0.1:{server.server_port}"
     try:
         yield served

@@ -26,6 +26,7 @@ from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
     PROJECT_FOLDER,
+    PUBLIC_INDEX,
     SETTINGS_FILE,
     TORCH_FAMILY,
     IndexUse,
@@ -236,20 +237,26 @@ class UvResolver:
         yield from (f"--python={sys.executable}", "--no-build-isolation", "--no-python-downloads")
         yield from (f"--python-version={wanted.python}", f"--python-platform={platform}")
         yield from ("--constraints=../constraints.txt", "--excludes=../excludes.txt")
-        # uv takes --default-index once, and the user's own one counts.
-        options = list(sources.options)
-        if self._index or not build_uv_environment().keys().isdisjoint(("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
-            options = [each.replace("--default-index=", "--index=", 1) for each in options]
-            defaults = (each.url for each in sources.indexes if each.use is IndexUse.DEFAULT and each.is_third_party)
-            options += [f"--index={url}" for url in defaults if not any(url in option for option in options)]
-        if self._index:
-            yield f"--default-index={self._index}"
+        yield from self._order_indexes(sources)
         if not wanted.follows:
             yield "--no-deps"
         if wanted.as_of:
             yield f"--exclude-newer={wanted.as_of}T23:59:59Z"
             yield from (f"--exclude-newer-package={name}=false" for name in wanted.undated)
-        yield from (*options, *sources.lists, "../lines.txt")
+        yield from (*sources.lists, "../lines.txt")
+
+    def _order_indexes(self, sources: RequirementSources) -> Iterator[str]:
+        """Yield the project's options for uv, with the user's own default index in place of the project's: uv takes one."""
+        options, inherited = list(sources.options), build_uv_environment()
+        own = self._index or inherited.get("UV_DEFAULT_INDEX", "") or inherited.get("UV_INDEX_URL", "")
+        if own:
+            defaults = (each.url for each in sources.indexes if each.use is IndexUse.DEFAULT and each.is_third_party)
+            options = [each.replace("--default-index=", "--index=", 1) for each in options]
+            options += [f"--index={url}" for url in defaults if not any(url in option for option in options)]
+        if self._index:
+            yield f"--default-index={self._index}"
+        # The user's own one stands for the public one, last as it is.
+        yield from (each for each in options if not (own and each == f"--index={PUBLIC_INDEX}"))
 
     def _write_metadata(self, folder: Path, given: Requirements, unread: Iterable[str]) -> None:
         """Write what is known of source distributions, and what is left out because nothing is."""

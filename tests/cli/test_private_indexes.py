@@ -1,13 +1,16 @@
 """Where a package comes from: the index that the project binds it to, with the user's consent, and from no other."""
 
 import json
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from devkit.probe.package_indexes import find_allowed_indexes
+from devkit.probe.uv_resolver import find_uv
 from tests.forked_commands import run_devkit
 from tests.package_server import serve_packages
 from tests.wheels import make_wheel
@@ -48,7 +51,13 @@ PROJECTS = {
     "PDM: a source": {"pyproject.toml": UV + '[[tool.pdm.source]]\nname = "own"\nurl = "URL"\n'},
     "Pipenv: an index": {"Pipfile": PIPFILE + '[packages]\ncorp = { version = "*", index = "own" }\nother = "*"\n'},
     "pip: a list": {"requirements.txt": "--index-url URL\ncorp\n"},
-    "pip: an extra index": {"requirements.txt": "--extra-index-url URL\ncorp<2\nother\n"},
+    "pip: an extra index": {"requirements.txt": "--extra-index-url URL\ncorp\nother\n"},
+    "pip: an index, and torch's": {
+        "requirements.txt": "--extra-index-url https://download.pytorch.org/whl/cu121\n--extra-index-url URL\ncorp\nother\n"
+    },
+    "pip: an index, and the public one": {
+        "requirements.txt": "--index-url URL\n--extra-index-url https://pypi.org/simple\ncorp\nother\n"
+    },
 }
 
 
@@ -94,9 +103,24 @@ def test_a_package_comes_from_the_index_that_the_project_names_and_only_with_con
     resolution = json.loads(done.stdout)["resolution"]
     assert resolution["packages"]["corp"] == PRIVATE
     assert resolution["asked"] == [private.index]
-    # It is remembered, and said.
-    again = run(tmp_path, project, "plan", *ADA, public=public.index)
-    assert f"also queried, in addition to the public index: {private.index}" in again.stdout
+
+
+def test_consent_is_remembered_and_the_index_is_said(tmp_path, servers):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, PROJECTS["pip: an extra index"], private.index)
+    run(tmp_path, project, "plan", *ADA, "--no-resolve", "--allow-index", private.index, public=public.index)
+    done = run(tmp_path, project, "plan", *ADA, public=public.index)
+    assert f"also queried, in addition to the public index: {private.index}" in done.stdout
+
+
+def test_a_release_that_the_private_index_lacks_is_refused_although_the_public_one_has_it(tmp_path, servers):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, {"requirements.txt": "--extra-index-url URL\ncorp>=2\nother\n"}, private.index)
+    done = run(tmp_path, project, "plan", *ADA, "--allow-index", private.index, public=public.index)
+    assert done.returncode == 1
+    assert "only corp==1.0+private is available" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -116,6 +140,32 @@ def test_the_image_takes_the_package_from_there_as_well(tmp_path, servers, name)
     if "project.written" in name or "folder" in name or "Poetry" in name:
         written = re.search(r"printf '%s\\n' \\\n((?:.*\n)*?) +> /mnt/work/pyproject.toml", dockerfile)
         assert written and 'index = "own"' in written[1]
+
+
+@pytest.mark.parametrize("name", [name for name in PROJECTS if name.startswith("pip: an")])
+def test_the_options_of_the_image_put_a_private_index_before_public_ones(tmp_path, servers, name):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, PROJECTS[name], private.index)
+    words = ("init", ".", *ADA, "--yes", "--no-resolve", "--allow-index", private.index)
+    done = run(tmp_path, project, *words, public=public.index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    dockerfile = (project / ".devcontainer/Dockerfile").read_text()
+    (command,) = re.findall(r"uv pip install[^&]*--requirement=/mnt/project/requirements.txt[^&]*", dockerfile)
+    options = re.findall(r"--(?:default-index|index|index-strategy)=\S+", command)
+    # What PyTorch's index has of others is old.
+    with serve_packages([make_wheel(tmp_path, "other", "0.1"), make_wheel(tmp_path, "corp", "0.1")]) as torch:
+        real = {"https://pypi.org/simple": public.index, "https://download.pytorch.org/whl/cu121": torch.index}
+        listed = (project / "requirements.txt").read_text()
+        for address, stand_in in real.items():
+            listed = listed.replace(address, stand_in)
+            options = [each.replace(address, stand_in) for each in options]
+        (project / "requirements.txt").write_text(listed)
+        environment = {"UV_DEFAULT_INDEX": public.index} if "--index-url" not in listed else {}
+        environment |= {"UV_CACHE_DIR": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
+        uv = [find_uv(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "requirements.txt"]
+        resolved = subprocess.run([*uv, *options], cwd=project, env=environment, capture_output=True, text=True)
+    assert resolved.stdout.split() == [f"corp=={PRIVATE}", "other==3.0"], resolved.stderr
 
 
 def test_a_private_package_is_never_looked_for_in_the_public_index(tmp_path, servers):

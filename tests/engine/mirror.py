@@ -78,7 +78,7 @@ def serving(wheels: Path) -> Iterator[Mirror]:
     """The mirror, while the block runs."""
     mirror = Mirror(wheels)
     server = ThreadingHTTPServer((HOST, PORT), type("Handler", (_Handler,), {"mirror": mirror}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield mirror

@@ -40,7 +40,7 @@ def write_index(folder: Path, name: str, wheels: Sequence[Path]) -> None:
 def serving(folder: Path, host: str = HOST) -> Iterator[str]:
     """The address under which containers, builds and this host reach the folder."""
     server = ThreadingHTTPServer((host, 0), functools.partial(_Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://{host}:{server.server_address[1]}"

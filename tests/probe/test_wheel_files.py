@@ -56,7 +56,7 @@ def serve(monkeypatch, tmp_path):
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}/a-1-py3-none-any.whl", Handler
 
     yield start

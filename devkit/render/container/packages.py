@@ -12,6 +12,7 @@ from pathlib import Path
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
+    PUBLIC_INDEX,
     SETTINGS_FILE,
     TORCH_FAMILY,
     Dependencies,
@@ -22,7 +23,9 @@ from devkit.facts.dependencies import (
     RequirementSources,
     Resolved,
 )
+from devkit.facts.project import Policy
 from devkit.probe.host import decode_text
+from devkit.probe.package_indexes import PUBLISHERS
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.network import find_torch_index, may_need_login
@@ -190,13 +193,14 @@ def build_project_install_commands(
     written = _list_written_requirements(found)
     written_to, lines = _build_written_list(found)
     indexes = build_index_options(settings)
+    order = () if settings.uses_wheelhouse else tuple(_build_index_order(found, settings.index))
     # The other tools write their indexes into what they export.
     requirements: tuple[str, ...] = (f"--requirement={_EXPORTED}", *(indexes if found.lock == "uv.lock" else ()))
     if not export:
         requirements = (
             *(f"--requirement={_PROJECT}/{path}" for path in found.lists),
+            *(require_safe("index option", each) for each in dict.fromkeys((*indexes, *order))),
             *_build_choice_options(found, folder=f"{_PROJECT}/"),
-            *indexes,
             *([f"--requirement={_WORK}/{written_to}"] if written else []),
         )
     if not (requirements or plan.additions):
@@ -291,14 +295,7 @@ def _fold(texts: Iterable[str]) -> str:
 
 
 def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[str]:
-    """Build uv's options for the indexes that the lists name, and for a pyproject.toml that is one of them."""
-    lists = {*found.lists, *found.included} - {_PYPROJECT}
-    if any(
-        index.path in lists and (index.use is not IndexUse.DEFAULT or not index.is_third_party)
-        for index in found.indexes
-    ):
-        # Lists are written for pip, which takes a package from whichever index has the best version.
-        yield "--index-strategy=unsafe-best-match"
+    """Build uv's options for a pyproject.toml that is one of the lists."""
     if _PYPROJECT not in found.lists:
         return
     passed = (need for need in found.needs if need.role is RequirementRole.PASSED_THROUGH)
@@ -306,6 +303,32 @@ def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[
     for group in (group for group in found.groups if group in groups):
         yield f"--group={folder}{_PYPROJECT}:{require_safe('package name', group)}"
     yield from (f"--extra={require_safe('package name', extra)}" for extra in found.extras)
+
+
+def _build_index_order(found: Dependencies, mirror: str = "") -> Iterator[str]:
+    """Build uv's options for the order of the indexes that the lists name. `mirror` replaces the public index, "" for none.
+
+    Lists are written for pip, which takes the best version of all indexes: so could anybody who publishes a newer package
+    of a private name. uv takes a package from the first index that has it. Source: https://docs.astral.sh/uv/concepts/indexes/.
+    """
+    lists = {*found.lists, *found.included} - {_PYPROJECT}
+    named = [each for each in found.indexes if each.path in lists]
+    publishers = Policy(indexes=PUBLISHERS)
+    private = [
+        each
+        for each in named
+        if each.is_third_party and each.use is not IndexUse.LINKS and not publishers.allows_index(each.url)
+    ]
+    if not private:
+        if any(each.use is not IndexUse.DEFAULT or not each.is_third_party for each in named):
+            yield "--index-strategy=unsafe-best-match"
+        return
+    public = [each.url.rstrip("/") for each in named if each.use is IndexUse.EXTRA and each not in private]
+    if public:
+        # An index of torch has old releases of other packages as well.
+        yield from (f"--index={each.url}" for each in sorted(private, key=lambda each: each.use is IndexUse.DEFAULT))
+        if PUBLIC_INDEX in public or all(each.use is not IndexUse.DEFAULT for each in private):
+            yield f"--index={mirror or PUBLIC_INDEX}"
 
 
 def build_index_options(settings: ContainerSettings) -> tuple[str, ...]:
@@ -379,7 +402,9 @@ def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSour
     return RequirementSources(
         files=(*files, *bound),
         lists=(*found.lists, *(path for path, _ in bound)),
-        options=(*_build_choice_options(found), *_build_index_options(found)),
+        options=tuple(
+            dict.fromkeys((*_build_index_options(found), *_build_index_order(found), *_build_choice_options(found)))
+        ),
         lines=() if bound else tuple(lines),
         indexes=found.indexes,
         unchecked=tuple(dict.fromkeys(need.name for need in needs if need.url and need.name not in TORCH_FAMILY)),

@@ -123,7 +123,7 @@ def hub(models):
     stand_in = StandIn(models)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"stand_in": stand_in}))
     stand_in.address = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield stand_in
     finally:
