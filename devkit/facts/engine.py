@@ -105,7 +105,7 @@ class StoppedContainer:
     folder: str
     gpu_request: str
     state: str
-    """"exited", "created" for one that never started, "dead" …"""
+    """"exited", "created" for one that never started, "restarting" for one that ends again and again, "dead" …"""
     exit_code: int
     out_of_memory: bool
     error: str

@@ -33,18 +33,18 @@ from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.builds import OUTLINE, Build, find_build_faults, list_builds
 from devkit.trial.image import build_image, has_glibc
-from devkit.trial.programs import NO_EXEC, NOT_STARTED, list_programs
+from devkit.trial.programs import NO_EXEC, NOT_STARTED, LookUp, list_look_ups, list_scripts, name_images
 from devkit.trial.project import (
     MAX_CONTAINERS,
     MAX_REHEARSED,
     build_rehearsal,
     list_addresses,
     list_arguments,
+    list_drivers,
     list_joints,
     list_prerequisites,
     list_run_arguments,
     list_taken_ports,
-    name_image,
 )
 from devkit.trial.surroundings import SCRIPT as SHOW_SURROUNDINGS
 from devkit.trial.surroundings import find_lacks
@@ -53,6 +53,8 @@ LABEL = "devkit.trial"
 """Of every container, network and image of a trial, so that the next one finds what a killed one left."""
 PREFIX = "devkit-trial"
 _GPU_KIND = "nvidia.com/gpu"
+MAX_LOOK_UPS = 8
+"""Of a project's images; services come first."""
 SHORTEST_S = 1.0
 """With less time left nothing is started."""
 MAX_OUTPUT_CHARACTERS = 4000
@@ -89,6 +91,7 @@ _LISTED = '{{.Names}}\t{{.Ports}}\t{{.Label "com.docker.compose.project.working_
 _OWN = '{{.Label "com.docker.compose.project.working_dir"}}\t{{.Label "com.docker.compose.project"}}'
 _OURS = frozenset({"image", "labels", "entrypoint", "pull_policy", "healthcheck", "depends_on"})
 """Of a stand-in, what the project has not said."""
+_MOUNTED = ("run", "--mount")
 _REQUEST = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 """What an image for GPUs asks of the runtime nvidia."""
 SCRIPT = """
@@ -178,10 +181,14 @@ def try_containers(
     if clients[0].name == "docker" and project:
         builds = list_builds(host, config, facts, project.rstrip("/"), f"{PREFIX}:{run.owner}")
         run = replace(run, builds=tuple(builds)[:MAX_REHEARSED])
-    if get_object(config, "services") and clients[0].compose:
-        run, left_out = _rehearse(run, clients[0])
-    elif isinstance(facts.project, Project) and (isinstance(facts.compose_config, Unknown) or not clients[0].compose):
-        left_out = tuple(each.name for each in facts.project.services)
+    has_services = bool(get_object(config, "services"))
+    scripts = list_scripts(config, facts, host, project) if project and facts.container is None else ()
+    run = replace(run, look_ups=tuple(scripts))
+    if name_images(config, facts) and (clients[0].compose or not has_services):
+        run, left_out = _rehearse(run, clients[0], facts)
+    if isinstance(facts.project, Project) and not (has_services and clients[0].compose):
+        is_unread = isinstance(facts.compose_config, Unknown) or not clients[0].compose
+        left_out += tuple(each.name for each in facts.project.services if is_unread)
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
         # The engine of the docker command, which is the first, is the project's.
         each = tuple(pool.map(partial(_try_client, run, pool), clients, range(len(clients))))
@@ -210,8 +217,8 @@ class _Run:
     """All that its dev containers say to `docker run`."""
     rehearsal: Mapping[str, Any] = field(default_factory=dict)
     """It as a whole, of stand-ins; empty where Docker's Compose does not start it."""
-    programs: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Services whose image is here, each with the arguments of `run` for its program."""
+    look_ups: tuple[LookUp, ...] = ()
+    """Of images that are here."""
     builds: tuple[Build, ...] = ()
 
     def ask(self, *words: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
@@ -390,8 +397,8 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         yield partial(run_container, number, arguments)
     if run.builds and (plugin := find_plugin(run.host, BUILD_PLUGIN)):
         yield partial(_read_builds, run, client, plugin)
-    for number, program in enumerate(run.programs, MAX_CONTAINERS + MAX_REHEARSED):
-        yield partial(_look_up_program, run, client, number, *program)
+    for number, look_up in enumerate(run.look_ups, MAX_CONTAINERS + MAX_REHEARSED):
+        yield partial(_look_up, run, client, number, look_up)
     if client.name == "docker":
         yield from (partial(parse, arguments) for arguments in run.arguments)
         if run.rehearsal:
@@ -402,19 +409,29 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
             yield partial(run_service, number, *each)
 
 
-def _look_up_program(run: _Run, client: _Client, number: int, service: str, arguments: tuple[str, ...]) -> Trial | None:
-    """Let the runtime look up a service's user, folder and program in its own image, and not run it.
+def _look_up(run: _Run, client: _Client, number: int, wanted: LookUp) -> Trial | None:
+    """Let the runtime look up what is wanted in an image of the project, and not run it.
 
     None where the engine refuses the profile that forbids running it: then nothing is known.
     """
     named = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}", "--label", f"{LABEL}={run.owner}")
-    with _hold_in_memory(json.dumps(NO_EXEC).encode()) as path:
-        profile = (f"--security-opt=seccomp={path}", *(("--runtime=runc",) if client.name == "docker" else ()))
-        done = run.ask(*client.command, "run", *_OPTIONS, _NO_NETWORK, *profile, *named, *arguments)
+    done = ProgramResult(0, "", "")
+    if wanted.words:
+        with _hold_in_memory(json.dumps(NO_EXEC).encode()) as path:
+            profile = (f"--security-opt=seccomp={path}", *(("--runtime=runc",) if client.name == "docker" else ()))
+            done = run.ask(*client.command, "run", *_OPTIONS, _NO_NETWORK, *profile, *named, *wanted.words)
     if done.code in NOT_STARTED and "seccomp" in done.err:
         return None
-    done = done if done.code in NOT_STARTED else ProgramResult(0, "", "")
-    return _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "up", service))
+    is_refused, told = done.code in NOT_STARTED, wanted.told
+    fault = done.err if is_refused else ""
+    if wanted.absence:
+        fault = "" if is_refused else wanted.absence
+    elif is_refused:
+        place = next((each for each in wanted.mounts if f'at "{each}"' in done.err), "")
+        fault = wanted.mounts.get(place, "" if told == _MOUNTED else fault)
+        told = (*_MOUNTED, place) if place else told
+    code = TIMED_OUT if done.code == TIMED_OUT else (done.code if is_refused else 1) if fault else 0
+    return _make_trial(client, Way.PROJECT, ProgramResult(code, "", fault), 0, arguments=told)
 
 
 def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:
@@ -482,7 +499,19 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
         fault = "" if is_fine else f"the network {network}, {done.out.strip()}, does not have the address {address}"
         return tell(ProgramResult(0, "", ""), fault, "run", "--network", network, "--ip", address)
 
+    def find_driver(kind: str, name: str) -> Trial:
+        done = run.ask(*client.command, "info", "--format", f"{{{{json .Plugins.{kind}}}}}")
+        try:
+            known = parse_json(done.out)
+        except ValueError:
+            known = None
+        is_fine = not isinstance(known, list) or name in known or f"{name}:latest" in known
+        fault = "" if is_fine else f"the engine has no {kind.lower()} driver {name}"
+        words = ("run", "--log-driver") if kind == "Log" else (kind.lower(), "create", "--driver")
+        return tell(ProgramResult(0, "", ""), fault, *words, name)
+
     yield from (partial(find_address, *each) for each in list_addresses(run.config))
+    yield from (partial(find_driver, *each) for each in list_drivers(run.config) if client.name == "docker")
     if client.name == "docker":
         yield from (partial(find_listener, port) for port in list_taken_ports(run.host, run.config))
         services = get_object(run.config, "services").values()
@@ -515,10 +544,10 @@ def _shorten(image: str) -> str:
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
-def _rehearse(run: _Run, client: _Client) -> tuple[_Run, tuple[str, ...]]:
+def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str, ...]]:
     """Build the project of stand-ins beside what the engine already has of it, and say what is left out."""
     networks, image, label = get_object(run.config, "networks"), f"{PREFIX}:{run.owner}", f"{LABEL}={run.owner}"
-    wanted = {name_image(run.config, each) for each in get_object(run.config, "services")}
+    wanted = name_images(run.config, facts)
     questions = (
         ("image", "inspect", "--format", "{{json .}}", "--", *sorted(wanted)),
         ("ps", "--all", "--format", _OWN),
@@ -547,15 +576,18 @@ def _rehearse(run: _Run, client: _Client) -> tuple[_Run, tuple[str, ...]]:
         run.config,
         image,
         label=label,
+        folder=run.project,
         present=present if is_whole else networks,
         has_health_check=has_health_check if is_whole else lambda _image: True,
     )
     # Services of one program are one trial.
-    found = list_programs(run.config, images) if client.heeds_seccomp else ()
-    programs = tuple({words: (name, words) for name, words in found}.values())
-    left_out += tuple(f"the program of {name}" for name, _ in programs[MAX_CONTAINERS:])
+    host = run.host if client.settings is not None else None
+    found = list_look_ups(run.config, images, facts, host, run.project) if client.heeds_seccomp else ()
+    look_ups = tuple({each.words or each.told: each for each in found}.values())
+    left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))
-    return replace(run, rehearsal=rehearsal, programs=programs[:MAX_CONTAINERS]), left_out
+    rehearsal = rehearsal if rehearsal["services"] else {}
+    return replace(run, rehearsal=rehearsal, look_ups=(*run.look_ups, *look_ups[:MAX_LOOK_UPS])), left_out
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -677,7 +709,7 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
     def ask(*words: str) -> ProgramResult:
         return run.host.run(words, deadline_s=_CLIENT_S)
 
-    own = (f"{Way.PROJECT}-{number}" for number in range(2 * MAX_CONTAINERS + MAX_REHEARSED))
+    own = (f"{Way.PROJECT}-{number}" for number in range(MAX_CONTAINERS + MAX_REHEARSED + MAX_LOOK_UPS))
     names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
     is_alone = not run.rehearsal
     while True:

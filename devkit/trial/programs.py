@@ -1,11 +1,17 @@
-"""The programs of a project's services, looked up in images that are here, and never run."""
+"""What a project needs of images that are here, looked up by the runtime: nothing of an image is run."""
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
+from devkit.facts.model import Facts
+from devkit.facts.project import DevContainer, Project
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts
-from devkit.probe.host import TIMED_OUT
+from devkit.probe.host import TIMED_OUT, Host
+from devkit.probe.project.devcontainer import LOCAL_FOLDER
 from devkit.trial.project import FILES, name_image
 
 NO_EXEC = {
@@ -15,36 +21,163 @@ NO_EXEC = {
 """A seccomp profile under which a runtime looks up user, folder and program of a container, and then cannot run it."""
 NOT_STARTED = (125, 126, 127, TIMED_OUT)
 """Statuses of `run` for what the engine or its runtime refuses. Source: Docker, "docker container run", "Exit status"."""
+_SHELL = "--entrypoint=/bin/sh"
+_INSTRUCTION = re.compile(r"^[ \t]*(?:COPY|ADD|RUN|CMD|ENTRYPOINT)\b(.*(?:\\\r?\n.*)*)", re.MULTILINE | re.IGNORECASE)
+_WORD = re.compile(r"[\w./-]*\w\.(?:ba|z)?sh\b|(?<=[\s/\"'])entry\w+\b")
+_CONVERTS = re.compile(r"dos2unix|\\r")
+_MAX_SCRIPTS = 100
+_OF_KERNEL = ("/proc", "/sys", "/dev")
 
 
-def list_programs(
-    config: Mapping[str, Any], images: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each service whose image is here, and the arguments of `run` for its program, unless a mount brings that.
+@dataclass(frozen=True)
+class LookUp:
+    """Something that is looked up in an image: the words that tell it, and the arguments of `run`.
 
-    `images` has what the engine says of an image, by its name.
+    `mounts` has, by the place of a mount that the image may refuse, the fault to tell then. `absence` is the fault to tell
+    if the runtime starts the container; "" if it should.
+    """
+
+    told: tuple[str, ...]
+    words: tuple[str, ...]
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    absence: str = ""
+
+
+def name_images(config: Mapping[str, Any], facts: Facts) -> set[str]:
+    """Name the images of the project's services and dev containers."""
+    services = {name_image(config, each) for each in get_object(config, "services")}
+    return services | {image for _, image in _list_dev_containers(config, facts)}
+
+
+def list_look_ups(
+    config: Mapping[str, Any], images: Mapping[str, Mapping[str, Any]], facts: Facts, host: Host | None, folder: str
+) -> Iterator[LookUp]:
+    """Yield what is to be looked up in the images that are here.
+
+    `images` has what the engine says of an image, by its name. `host` is the engine's machine, None if it is another one;
+    `folder` is the project's.
     """
     for name, service in get_object(config, "services").items():
         image = name_image(config, name)
-        if image not in images or image.startswith("-"):
+        if image in images and not image.startswith("-"):
+            yield from _list_programs(name, service, image, images[image], host)
+    for container, image in _list_dev_containers(config, facts):
+        if image in images and not image.startswith("-"):
+            service = get_object(config, "services", container.service) if container.compose_files else {}
+            yield from _list_users(container, image)
+            if host is not None:
+                yield from _list_workspaces(container, service, image, host, folder)
+
+
+def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: str) -> Iterator[LookUp]:
+    """Yield the project's scripts that its Dockerfiles and services name and whose interpreter ends with a carriage return."""
+    files = facts.project.dockerfiles if isinstance(facts.project, Project) else ()
+    texts = {posixpath.dirname(each.path): host.read(f"{folder}/{each.path}") or "" for each in files}
+    services = get_object(config, "services").values()
+    said = [word for each in services for key in ("entrypoint", "command") for word in get_texts(each, key)]
+    texts[""] = "\n".join((texts.get("", ""), *(f"RUN {word}" for word in said)))
+    named: dict[str, None] = {}
+    for place, text in texts.items():
+        # An image may convert them.
+        lines = [] if _CONVERTS.search(text) else _INSTRUCTION.findall(text)
+        for word in (word for line in lines for word in _WORD.findall(line)):
+            parts = word.strip("/").split("/")
+            tails = ("/".join(parts[first:]) for first in range(len(parts)))
+            named |= dict.fromkeys(
+                posixpath.normpath(posixpath.join(where, tail)) for tail in tails for where in {"", place}
+            )
+    for path in islice((each for each in named if not each.startswith("..")), _MAX_SCRIPTS):
+        first = (host.read(f"{folder}/{path}") or "").partition("\n")[0]
+        if first.startswith("#!") and first.endswith("\r"):
+            fault = f"{path} has Windows line endings, so that its interpreter {first[2:-1].strip()!r} is not found"
+            yield LookUp(("run", "--entrypoint", path), (), absence=fault)
+
+
+def _list_programs(
+    name: str, service: Mapping[str, Any], image: str, of_image: Mapping[str, Any], host: Host | None
+) -> Iterator[LookUp]:
+    """Yield a service's program, unless a mount brings it, with stand-ins for what is mounted."""
+    entrypoint, command = get_texts(service, "entrypoint"), get_texts(service, "command")
+    words = (*(entrypoint or get_texts(of_image, "Entrypoint")), *command)
+    program = next(iter(words or get_texts(of_image, "Cmd")), "")
+    folder = get_text(service, "working_dir") or get_text(of_image, "WorkingDir") or "/"
+    path = posixpath.normpath(posixpath.join(folder, program))
+    mounts = (each for kind in ("volumes", *FILES) for each in get_objects(service, kind))
+    targets = [get_text(each, "target").rstrip("/") for each in mounts]
+    # A program without a folder is looked for in those of PATH.
+    is_brought = any(f"{path}/".startswith(f"{each}/") or ("/" not in program and "bin" in each) for each in targets)
+    places = dict(_list_places(service, image, host)) if host else {}
+    stand_ins = tuple(f"--mount=type={kind},target={place}" for place, (kind, _) in places.items())
+    faults = {place: fault for place, (_, fault) in places.items()}
+    if program and not is_brought:
+        given = {
+            "user": get_text(service, "user"),
+            "workdir": get_text(service, "working_dir"),
+            "env": f"PATH={search}" if (search := get_text(get_object(service, "environment"), "PATH")) else "",
+            "entrypoint": next(iter(entrypoint), ""),
+        }
+        options = (f"--{key}={value}" for key, value in given.items() if value)
+        yield LookUp(("compose", "up", name), (*options, *stand_ins, image, *entrypoint[1:], *command), faults)
+    elif places:
+        yield LookUp(("run", "--mount"), (*stand_ins, _SHELL, image), faults)
+
+
+def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the place of each mount with a stand-in for its source, a folder or a file, and the fault if that does not fit."""
+    for each in get_objects(service, "volumes"):
+        source, target = get_text(each, "source"), get_text(each, "target").rstrip("/")
+        if not target.startswith("/") or "," in target or target.startswith(_OF_KERNEL):
             continue
-        entrypoint, command, of_image = get_texts(service, "entrypoint"), get_texts(service, "command"), images[image]
-        words = (*(entrypoint or get_texts(of_image, "Entrypoint")), *command)
-        program = next(iter(words or get_texts(of_image, "Cmd")), "")
-        folder = get_text(service, "working_dir") or get_text(of_image, "WorkingDir") or "/"
-        path = posixpath.normpath(posixpath.join(folder, program))
-        mounts = (each for kind in ("volumes", *FILES) for each in get_objects(service, kind))
-        targets = [get_text(each, "target").rstrip("/") for each in mounts]
-        # A program without a folder is looked for in those of PATH.
-        is_brought = any(
-            f"{path}/".startswith(f"{each}/") or ("/" not in program and "bin" in each) for each in targets
-        )
-        if program and not is_brought:
-            given = {
-                "user": get_text(service, "user"),
-                "workdir": get_text(service, "working_dir"),
-                "env": f"PATH={search}" if (search := get_text(get_object(service, "environment"), "PATH")) else "",
-                "entrypoint": next(iter(entrypoint), ""),
-            }
-            options = (f"--{key}={value}" for key, value in given.items() if value)
-            yield name, (*options, image, *entrypoint[1:], *command)
+        found = host.stat(source) if get_text(each, "type") == "bind" else None
+        if found is None and get_object(each, "bind").get("create_host_path") is False:
+            continue  # The engine refuses that without a look at the image.
+        is_missing = found is None and get_text(each, "type") == "bind"
+        if found is None or found.kind == "directory":
+            made = "does not exist, so that the engine makes a folder of it" if is_missing else "is a folder"
+            yield target, ("tmpfs", f"{source or 'a volume'} {made}, and {target} is a file in the image {image}")
+        else:
+            fault = f"{source} is a file, and {target} is a folder in the image {image}"
+            yield target, ("bind,readonly,source=/dev/null", fault)
+
+
+def _list_dev_containers(config: Mapping[str, Any], facts: Facts) -> Iterator[tuple[DevContainer, str]]:
+    """Yield the dev containers whose image has a name that is known."""
+    known = facts.project.dev_containers if isinstance(facts.project, Project) else ()
+    for each in known:
+        if each.compose_files and each.service in get_object(config, "services"):
+            yield each, name_image(config, each.service)
+        elif not each.compose_files and each.image and "$" not in each.image.value:
+            yield each, each.image.value
+
+
+def _list_users(container: DevContainer, image: str) -> Iterator[LookUp]:
+    """Yield the users whom the dev container CLI runs programs as; a feature may still make them."""
+    for each in container.settings:
+        if each.name in ("remoteUser", "containerUser") and "$" not in each.value and not container.features:
+            yield LookUp(("run", "--user", each.value), (f"--user={each.value}", _SHELL, image))
+
+
+def _list_workspaces(
+    container: DevContainer, service: Mapping[str, Any], image: str, host: Host, folder: str
+) -> Iterator[LookUp]:
+    """Yield the folder in which the dev container opens, if a mount does not bring it: a file is put in its place."""
+    wanted = next((each.value for each in container.settings if each.name == "workspaceFolder"), "").rstrip("/")
+    wanted = wanted.replace(f"{LOCAL_FOLDER[:-1]}Basename}}", posixpath.basename(folder))
+    if not wanted.startswith("/") or "$" in wanted or any(key.name == "workspaceMount" for key in container.keys):
+        return
+    mounts = [(get_text(each, "target"), get_text(each, "source"), each) for each in get_objects(service, "volumes")]
+    brought = {
+        target.rstrip("/"): source if get_text(each, "type") == "bind" else "" for target, source, each in mounts
+    }
+    brought |= {} if container.compose_files else {f"/workspaces/{posixpath.basename(folder)}": folder}
+    brought |= {each.target.rstrip("/"): "" for each in container.mounts}
+    above = [each for each in brought if f"{wanted}/".startswith(f"{each}/")]
+    fault = f"the dev container opens in {wanted}, which the image {image} lacks and no mount brings"
+    if above:
+        nearest = max(above, key=len)
+        path = posixpath.normpath(f"{brought[nearest]}{wanted.removeprefix(nearest)}")
+        if brought[nearest] and host.stat(path) is None:
+            yield LookUp(("run", "--workdir", wanted), (), absence=f"{fault}: {path} does not exist")
+        return
+    place = f"--mount=type=bind,readonly,source=/dev/null,target={wanted}"
+    yield LookUp(("run", "--workdir", wanted), (place, _SHELL, image), absence=fault)

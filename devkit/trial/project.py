@@ -1,6 +1,7 @@
 """The containers that a project asks for, with an image and a command of a trial in place of theirs."""
 
 import json
+import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -44,6 +45,7 @@ _PROJECT_FILE = re.compile(
     r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?:\$\{localWorkspaceFolder\}/)?(?!unconfined|builtin)([\w.][\w./-]*)"
 )
 """A file of the project that the client reads: whether it is there is seen by a mount of it."""
+_PROFILE = re.compile(r"seccomp[=:](?!unconfined|builtin)(?!.*\.\.)([\w.][\w./-]*)")
 _VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
 _GPU = re.compile(r"nvidia|gpu")
 
@@ -53,6 +55,7 @@ def build_rehearsal(
     image: str,
     *,
     label: str,
+    folder: str,
     present: Collection[str],
     has_health_check: Callable[[str], bool | None],
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -65,7 +68,7 @@ def build_rehearsal(
     name, _, value = label.partition("=")
     ours = {"image": image, "pull_policy": "never", "read_only": True, "stdin_open": True, "labels": {name: value}}
     every, found = get_object(config, "services"), get_object(config, "networks")
-    names = sorted(every, key=lambda each: not _GPU.search(json.dumps(_keep(get_object(every, each), config))))
+    names = sorted(every, key=lambda each: not _GPU.search(json.dumps(_keep(get_object(every, each), config, folder))))
     chosen = {each: get_object(every, each) for each in names[:MAX_REHEARSED]}
     own = {key for each in chosen.values() for key in get_object(each, "networks") if key not in present}
     own = {key for key in own if not get_object(found, key).get("external")}
@@ -83,7 +86,7 @@ def build_rehearsal(
             for other, each in get_object(service, "depends_on").items()
             if other in chosen and other not in ending & watched
         }
-        stand_in = {**_keep(service, config), **ours, "entrypoint": command, "depends_on": needed}
+        stand_in = {**_keep(service, config, folder), **ours, "entrypoint": command, "depends_on": needed}
         joined = {
             each: {name: value for name, value in (options or {}).items() if name == "ipv4_address"}
             for each, options in get_object(service, "networks").items()
@@ -135,7 +138,7 @@ def _isolate(network: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str,
     return {"internal": True, "driver_opts": {_NO_ADDRESS: "true"}, "ipam": {"config": ranges}, "labels": {**labels}}
 
 
-def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _keep(service: Mapping[str, Any], config: Mapping[str, Any], folder: str) -> dict[str, Any]:
     kept = {key: value for key, value in service.items() if _KEPT.fullmatch(key) and value}
     kept |= {key: "host" for key in _NAMESPACES if service.get(key) == "host"}
     if "/" in get_text(kept, "runtime"):
@@ -152,8 +155,10 @@ def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
     named = [
         get_object(config, kind, get_text(each, "source")) for kind in FILES for each in get_objects(service, kind)
     ]
+    options = (_PROFILE.fullmatch(each) for each in get_texts(service, "security_opt"))
+    profiles = (posixpath.normpath(posixpath.join(folder, found[1])) for found in options if found)
     # podman-compose leaves paths relative.
-    files = (path for each in named if (path := get_text(each, "file")).startswith("/"))
+    files = (path for path in (*(get_text(each, "file") for each in named), *profiles) if path.startswith("/"))
     # Its content is nobody's business here.
     binds += [_bind(path, f"/run/devkit/{number}") for number, path in enumerate(files)]
     environment = {name: value for name, value in get_object(service, "environment").items() if "NVIDIA" in name}
@@ -197,6 +202,15 @@ def list_addresses(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             network, address = get_object(networks, key), get_text(joined or {}, "ipv4_address")
             if network.get("external") and address:
                 yield get_text(network, "name"), address
+
+
+def list_drivers(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield kind and name of each driver of the engine that the project names, once, as `docker info` calls the kinds."""
+    logs = (get_object(each, "logging") for each in get_object(config, "services").values())
+    made = ((kind, each) for kind in ("network", "volume") for each in get_object(config, f"{kind}s").values())
+    own = ((kind.title(), each) for kind, each in made if isinstance(each, dict) and not each.get("external"))
+    named = ((kind, get_text(each, "driver")) for kind, each in (*own, *(("Log", each) for each in logs)))
+    yield from dict.fromkeys((kind, name) for kind, name in named if name not in ("", "none", "default"))
 
 
 def list_taken_ports(host: Host, config: Mapping[str, Any]) -> Iterator[str]:

@@ -286,6 +286,7 @@ OUTSIDE = [
     ("CON011", ended(stopped()), "passed", "ended on its own"),
     ("CON011", ended(stopped(exit_code=137)), "passed", "stopped by its user"),
     ("CON011", ended(stopped(exit_code=137, out_of_memory=True)), "warning: memory", "killed for memory"),
+    ("CON011", ended(stopped(state="restarting", exit_code=1)), "error: exit code 1", "restarts over and over"),
     ("CON011", ended(stopped(error="no such device")), "error: no such device", "could not start"),
     ("CON011", ended(stopped(error=NO_DEVICE)), f"error: State.Error: {NO_DEVICE}", "a known error"),
     ("CON011", ended(stopped(error="x", folder="/home/dev/other")), "skipped", "of another project"),

@@ -6,9 +6,9 @@ import pytest
 
 from devkit.probe.host import LocalHost, ProgramResult
 from devkit.trial.builds import find_build_faults, list_builds
-from devkit.trial.programs import list_programs
+from devkit.trial.programs import list_look_ups, list_scripts
 from tests.doctor.machines import changed, without_gpu
-from tests.doctor.projects import read
+from tests.doctor.projects import files_of, read
 
 COMPOSE = "services: {a: {build: .}}"
 
@@ -110,9 +110,91 @@ IMAGE = {"Entrypoint": ["/e"], "Cmd": ["c"], "WorkingDir": "/w"}
     ],
 )
 def test_programs_that_are_looked_up(service, arguments):
-    config = {"name": "p", "services": {"a": {"image": "i"} | service}}
-    assert [*list_programs(config, {"i": IMAGE, "-v": IMAGE})] == ([("a", arguments)] if arguments else [])
+    found = look_up({"name": "p", "services": {"a": {"image": "i"} | service}})
+    assert [each.words for each in found] == ([arguments] if arguments else [])
+
+
+def look_up(config, folder=None, **keys):
+    """List what is looked up of a project, with the dev container `keys`; `folder` is None on another machine."""
+    facts = without_gpu()
+    if keys:
+        facts = changed(facts, {"project": read(folder, files_of(dev=json.dumps(keys)))})
+    return [*list_look_ups(config, {"i": IMAGE, "-v": IMAGE}, facts, LocalHost() if folder else None, str(folder))]
 
 
 def test_a_name_of_an_image_is_never_an_option():
-    assert not [*list_programs({"services": {"a": {"image": "-v"}}}, {"-v": IMAGE})]
+    assert not look_up({"services": {"a": {"image": "-v"}}})
+
+
+def test_a_mount_stands_in_for_its_source_where_the_image_may_have_something_else(tmp_path):
+    (tmp_path / "file").write_text("")
+    folder, file = {"type": "bind", "source": f"{tmp_path}"}, {"type": "bind", "source": f"{tmp_path}/file"}
+    absent = {"type": "bind", "source": f"{tmp_path}/absent"}
+    mounts = [
+        folder | {"target": "/a/"},
+        file | {"target": "/b"},
+        absent | {"target": "/c"},
+        {"type": "volume", "target": "/d"},
+    ]
+    mounts += [file | {"target": "/dev/x"}, absent | {"target": "/f", "bind": {"create_host_path": False}}]
+    config = {"services": {"a": {"image": "i", "volumes": mounts}}}
+    (found,) = look_up(config, tmp_path)
+    assert [word for word in found.words if "--mount" in word] == [
+        "--mount=type=tmpfs,target=/a",
+        "--mount=type=bind,readonly,source=/dev/null,target=/b",
+        "--mount=type=tmpfs,target=/c",
+        "--mount=type=tmpfs,target=/d",
+    ]
+    assert "does not exist, so that" in found.mounts["/c"] and "is a file, and /b is a folder" in found.mounts["/b"]
+    assert look_up(config)[0].words == ("i",)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"image": "i", "remoteUser": "me"}, ["--user me"]),
+        ({"image": "i", "remoteUser": "me", "features": {"x": {}}}, []),
+        ({"image": "i", "containerUser": "${localEnv:USER}"}, []),
+        ({"image": "far", "remoteUser": "me"}, []),
+        ({"image": "i", "workspaceFolder": "/work"}, ["--workdir /work"]),
+        ({"image": "i", "workspaceFolder": "/workspaces/${localWorkspaceFolderBasename}/"}, []),
+        ({"image": "i", "workspaceFolder": "/workspaces/PROJECT/src"}, []),
+        ({"image": "i", "workspaceFolder": "/workspaces/PROJECT/gone"}, ["--workdir /workspaces/PROJECT/gone"]),
+        ({"image": "i", "workspaceFolder": "/work", "workspaceMount": "source=a,target=/work,type=volume"}, []),
+        ({"image": "i", "workspaceFolder": "/work/a", "mounts": ["source=a,target=/work,type=volume"]}, []),
+    ],
+)
+def test_the_user_and_the_folder_of_a_dev_container_are_looked_up_in_its_image(tmp_path, keys, told):
+    (tmp_path / "src").mkdir()
+    keys = json.loads(json.dumps(keys).replace("PROJECT", tmp_path.name))
+    found = [" ".join(each.told[1:]) for each in look_up({}, tmp_path, **keys)]
+    assert found == [each.replace("PROJECT", tmp_path.name) for each in told]
+
+
+@pytest.mark.parametrize(("target", "told"), [("/app", ["--workdir /work"]), ("/work", [])])
+def test_the_folder_of_a_dev_container_may_be_a_mount_of_its_service(tmp_path, target, told):
+    mounts = [{"type": "bind", "source": str(tmp_path), "target": target}]
+    config = {"services": {"a": {"image": "i", "volumes": mounts}}}
+    keys = {"dockerComposeFile": "../compose.yaml", "service": "a", "workspaceFolder": "/work"}
+    found = look_up(config, tmp_path, **keys)
+    assert [" ".join(each.told[1:]) for each in found if each.absence] == told
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "service", "told"),
+    [
+        ('FROM x\nCOPY run.sh /\nENTRYPOINT ["/run.sh"]', {}, ["run.sh"]),
+        ("FROM x\nCOPY . /app\nCMD /app/tools/run.sh", {}, ["tools/run.sh"]),
+        ("FROM x\nCOPY unix.sh /\n# run.sh", {}, []),
+        ("FROM x\nCOPY run.sh /\nRUN dos2unix /run.sh", {}, []),
+        ("FROM x\nRUN sed -i 's/\\r//' run.sh", {}, []),
+        ("FROM x", {"command": ["./run.sh", "--fast"]}, ["run.sh"]),
+    ],
+)
+def test_scripts_with_windows_line_endings_have_no_interpreter(tmp_path, dockerfile, service, told):
+    for name in ("run.sh", "tools/run.sh", "unix.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"#!/bin/sh\n" if name == "unix.sh" else b"#!/bin/sh\r\necho\r\n")
+    facts = changed(without_gpu(), {"project": read(tmp_path, {"compose.yaml": COMPOSE, "Dockerfile": dockerfile})})
+    found = [*list_scripts({"services": {"a": service}}, facts, LocalHost(), str(tmp_path))]
+    assert [each.told[-1] for each in found][: len(told)] == told and bool(found) is bool(told)

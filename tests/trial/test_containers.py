@@ -73,7 +73,9 @@ def list_lookups(found):
 
 
 def rehearse(config, *, present=(), has_health_check=lambda _image: None):
-    return build_rehearsal(config, "ours", label="of=me", present=present, has_health_check=has_health_check)
+    return build_rehearsal(
+        config, "ours", label="of=me", folder="/p", present=present, has_health_check=has_health_check
+    )
 
 
 def runs(engine):
@@ -361,6 +363,43 @@ def test_a_look_up_whose_profile_is_refused_says_nothing(engine, tmp_path, words
     assert [each.code for each in tried if each.arguments == ("compose", "up", "a")] == codes
 
 
+LOOKED_UP = {"dockerComposeFile": "../compose.yaml", "service": "a", "workspaceFolder": "/work", "remoteUser": "me"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "faults"),
+    [
+        ("exit 1", ["--workdir /work"]),
+        ("echo 'error mounting tmpfs at \"/work\": not a directory' >&2; exit 127", ["--user me"]),
+        (
+            'echo \'mounting "tmpfs" to rootfs at "/data": not a directory\' >&2; exit 125',
+            ["--mount /data", "--user me"],
+        ),
+    ],
+    ids=["the folder is absent", "it is there", "a mount onto a file"],
+)
+def test_what_the_runtime_refuses_is_told_of_the_place_that_it_names(engine, tmp_path, answer, faults):
+    files = {**files_of(dev=json.dumps(LOOKED_UP)), "compose.yaml": "services: {a: {image: own}}"}
+    project = read(tmp_path / "p", files)
+    write_project(tmp_path, {"services": {"a": {"image": "own", "volumes": [{"type": "volume", "target": "/data"}]}}})
+    image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
+    engine(f"case \"$*\" in *' run '*' own') {answer} ;; esac; echo '{image}'")
+    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": (), "project": project})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    told = [" ".join(each.arguments[1:]) for each in found if each.code and each.arguments[:1] == ("run",)]
+    assert sorted(told) == faults
+
+
+@pytest.mark.parametrize(("known", "code"), [(["loki:latest"], 0), (["json-file"], 1), (None, 0)])
+def test_a_driver_that_the_engine_lacks_is_told(engine, tmp_path, known, code):
+    write_project(tmp_path, {"services": {"a": {"image": "far", "logging": {"driver": "loki"}}}})
+    engine(f"echo '{json.dumps(known)}'")
+    (tmp_path / "docker").write_text((tmp_path / "docker").read_text().replace('*" run "*', '*" info "* | *" run "*'))
+    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    assert [each.code for each in found if each.arguments == ("run", "--log-driver", "loki")] == [code]
+
+
 @pytest.mark.clock
 @pytest.mark.parametrize(("builder", "is_late"), [("sleep 60", True), ("echo '{}'", False)])
 def test_a_dockerfile_that_buildkit_has_not_read_in_time_is_not_fine(engine, tmp_path, builder, is_late):
@@ -613,9 +652,11 @@ def test_a_service_that_does_not_start_names_the_setting_that_the_engine_names(e
 
 
 def test_files_that_a_container_reads_are_mounts_of_its_stand_in(tmp_path):
-    config = {"services": {"a": {"secrets": [{"source": "token"}]}}, "secrets": {"token": {"file": "/p/secrets/token"}}}
+    options = ["seccomp=./own.json", "seccomp:unconfined", "label=disable"]
+    service = {"secrets": [{"source": "token"}], "security_opt": options}
+    config = {"services": {"a": service}, "secrets": {"token": {"file": "/p/secrets/token"}}}
     found = rehearse(config)[0]["services"]["a"]
-    assert [each["source"] for each in found["volumes"]] == ["/p/secrets/token"]
+    assert [each["source"] for each in found["volumes"]] == ["/p/secrets/token", "/p/own.json"]
     arguments = ["--security-opt", "seccomp=train.json", "--env-file=a.env", "--security-opt=seccomp=unconfined"]
     project = read(tmp_path / "p", files_of(dev=json.dumps({"image": "x", "runArgs": arguments})))
     (words,) = list_run_arguments(changed(without_gpu(), {"project": project}), {}, "/p")

@@ -107,7 +107,8 @@ def _requirement(variables: dict[str, str]) -> str | None:
 
 
 def _runs(one: JsonObject) -> bool:
-    return get_object(one, "State").get("Running") is True
+    state = get_object(one, "State")
+    return state.get("Running") is True and get_text(state, "Status") != "restarting"
 
 
 def parse_stopped_containers(reply: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:

@@ -50,7 +50,10 @@ _NAME_AND_VALUE = re.compile(r"^([^=\s]*)(=|\s+|)(.*)", re.DOTALL)
 _MOUNTS = ("-v", "--volume", "--mount")
 _SWITCHES = {"--privileged": "privileged", "--init": "init"}
 
-SCALAR_KEYS = ("remoteUser", "containerUser", "updateRemoteUserUID", "privileged", "init", "overrideCommand")
+SCALAR_KEYS = (
+    *("remoteUser", "containerUser", "updateRemoteUserUID", "privileged", "init", "overrideCommand"),
+    "workspaceFolder",
+)
 NAMED_LIKE_COMPOSE = {"securityOpt": "security_opt", "capAdd": "cap_add"}
 LIFECYCLE = (
     "initializeCommand",

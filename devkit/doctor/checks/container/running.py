@@ -281,6 +281,9 @@ def _judge_end(container: StoppedContainer) -> Iterator[Problem]:
     elif container.out_of_memory:
         evidence = (f"OOMKilled: true, exit code {container.exit_code}",)
         yield problem("out-of-memory", kind=kind, container=container.name, evidence=evidence)
+    elif container.state == "restarting":
+        evidence = (f"State.Status: restarting, exit code {container.exit_code}",)
+        yield problem("restarts", kind=kind, container=container.name, code=container.exit_code, evidence=evidence)
 
 
 @check("CON012")
