@@ -33,7 +33,7 @@ from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.builds import OUTLINE, Build, find_build_faults, list_builds
 from devkit.trial.image import build_image, has_glibc
-from devkit.trial.programs import NO_EXEC, NOT_STARTED, LookUp, list_look_ups, list_scripts, name_images
+from devkit.trial.programs import MOUNTED, NO_EXEC, NOT_STARTED, LookUp, list_look_ups, list_scripts, name_images
 from devkit.trial.project import (
     MAX_CONTAINERS,
     MAX_REHEARSED,
@@ -91,7 +91,6 @@ _LISTED = '{{.Names}}\t{{.Ports}}\t{{.Label "com.docker.compose.project.working_
 _OWN = '{{.Label "com.docker.compose.project.working_dir"}}\t{{.Label "com.docker.compose.project"}}'
 _OURS = frozenset({"image", "labels", "entrypoint", "pull_policy", "healthcheck", "depends_on"})
 """Of a stand-in, what the project has not said."""
-_MOUNTED = ("run", "--mount")
 _REQUEST = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 """What an image for GPUs asks of the runtime nvidia."""
 SCRIPT = """
@@ -184,7 +183,7 @@ def try_containers(
     has_services = bool(get_object(config, "services"))
     scripts = list_scripts(config, facts, host, project) if project and facts.container is None else ()
     run = replace(run, look_ups=tuple(scripts))
-    if name_images(config, facts) and (clients[0].compose or not has_services):
+    if (name_images(config, facts) or "services" in config) and (clients[0].compose or not has_services):
         run, left_out = _rehearse(run, clients[0], facts)
     if isinstance(facts.project, Project) and not (has_services and clients[0].compose):
         is_unread = isinstance(facts.compose_config, Unknown) or not clients[0].compose
@@ -428,8 +427,8 @@ def _look_up(run: _Run, client: _Client, number: int, wanted: LookUp) -> Trial |
         fault = "" if is_refused else wanted.absence
     elif is_refused:
         place = next((each for each in wanted.mounts if f'at "{each}"' in done.err), "")
-        fault = wanted.mounts.get(place, "" if told == _MOUNTED else fault)
-        told = (*_MOUNTED, place) if place else told
+        fault = wanted.mounts.get(place, "" if told == MOUNTED else fault)
+        told = (*MOUNTED, place) if place else told
     code = TIMED_OUT if done.code == TIMED_OUT else (done.code if is_refused else 1) if fault else 0
     return _make_trial(client, Way.PROJECT, ProgramResult(code, "", fault), 0, arguments=told)
 

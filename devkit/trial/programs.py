@@ -21,6 +21,7 @@ NO_EXEC = {
 """A seccomp profile under which a runtime looks up user, folder and program of a container, and then cannot run it."""
 NOT_STARTED = (125, 126, 127, TIMED_OUT)
 """Statuses of `run` for what the engine or its runtime refuses. Source: Docker, "docker container run", "Exit status"."""
+MOUNTED = ("run", "--target")
 _SHELL = "--entrypoint=/bin/sh"
 _INSTRUCTION = re.compile(r"^[ \t]*(?:COPY|ADD|RUN|CMD|ENTRYPOINT)\b(.*(?:\\\r?\n.*)*)", re.MULTILINE | re.IGNORECASE)
 _WORD = re.compile(r"[\w./-]*\w\.(?:ba|z)?sh\b|(?<=[\s/\"'])entry\w+\b")
@@ -61,6 +62,7 @@ def list_look_ups(
         image = name_image(config, name)
         if image in images and not image.startswith("-"):
             yield from _list_programs(name, service, image, images[image], host)
+    yield from _list_inactive(config, facts)
     for container, image in _list_dev_containers(config, facts):
         if image in images and not image.startswith("-"):
             service = get_object(config, "services", container.service) if container.compose_files else {}
@@ -113,13 +115,14 @@ def _list_programs(
         given = {
             "user": get_text(service, "user"),
             "workdir": get_text(service, "working_dir"),
+            "platform": get_text(service, "platform"),
             "env": f"PATH={search}" if (search := get_text(get_object(service, "environment"), "PATH")) else "",
             "entrypoint": next(iter(entrypoint), ""),
         }
         options = (f"--{key}={value}" for key, value in given.items() if value)
         yield LookUp(("compose", "up", name), (*options, *stand_ins, image, *entrypoint[1:], *command), faults)
     elif places:
-        yield LookUp(("run", "--mount"), (*stand_ins, _SHELL, image), faults)
+        yield LookUp(MOUNTED, (*stand_ins, _SHELL, image), faults)
 
 
 def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -148,6 +151,17 @@ def _list_dev_containers(config: Mapping[str, Any], facts: Facts) -> Iterator[tu
             yield each, name_image(config, each.service)
         elif not each.compose_files and each.image and "$" not in each.image.value:
             yield each, each.image.value
+
+
+def _list_inactive(config: Mapping[str, Any], facts: Facts) -> Iterator[LookUp]:
+    """Yield the dev containers whose service Compose does not start, as its profile is not active."""
+    known = facts.project if isinstance(facts.project, Project) else None
+    defined = {each.name for each in known.services} if known else set()
+    for each in known.dev_containers if known and "services" in config else ():
+        is_named = any(key.name == "runServices" for key in each.keys)
+        if each.service in defined and each.service not in get_object(config, "services") and not is_named:
+            fault = f"the service {each.service} of the dev container has a profile that is not active"
+            yield LookUp(("compose", "--profile", each.service), (), absence=fault)
 
 
 def _list_users(container: DevContainer, image: str) -> Iterator[LookUp]:

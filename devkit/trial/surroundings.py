@@ -14,6 +14,9 @@ SCRIPT = """
 while read -r word rest; do [ "$word" = nameserver ] && echo "devkit nameserver $rest"; done < /etc/resolv.conf
 while read -r line; do echo "devkit limit $line"; done < /proc/self/limits
 while read -r inside outside count; do echo "devkit ids $count"; done < /proc/self/uid_map
+while read -r device folder kind options rest; do
+    [ "$folder" = /dev/shm ] && echo "devkit shm $options"
+done < /proc/self/mounts
 """
 """Shows them inside of a container."""
 _RESOLVER_FILES = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
@@ -25,6 +28,9 @@ _USUAL_LIMITS = {
     **dict.fromkeys(("file size", "data size", "address space", "cpu time"), inf),
 }
 """What programs expect at the least. Source: Linux, include/asm-generic/resource.h and include/uapi/linux/resource.h."""
+_SHM_KIB = re.compile(r"\bsize=(\d+)k\b")
+_USUAL_SHM_KIB = 64 << 10
+"""Of /dev/shm. Source: dockerd reference, `--default-shm-size`."""
 _USUAL_IDS = 1 << 16
 """Files of an image may belong to any of them. Source: shadow, login.defs, SUB_UID_COUNT."""
 _LOCAL = re.compile(r"\|-- (\S+)\s+/32 host LOCAL")
@@ -53,6 +59,9 @@ def find_lacks(host: Host, seen: Sequence[Sequence[str]], settings: Iterable[tup
     for name, limit in _parse_limits(list_values("limit")):
         if limit < min(_USUAL_LIMITS.get(name, 0), own.get(name, 0)):
             yield Lack("limit", f"{name}: {limit:.0f}", find_setting("ulimits"))
+    for size in filter(None, map(_SHM_KIB.search, list_values("shm"))):
+        if int(size[1]) < _USUAL_SHM_KIB:
+            yield Lack("limit", f"shared memory: {size[1]} KiB", find_setting("size"))
     if (ids := list_values("ids")) and sum(map(int, ids)) < _USUAL_IDS:
         yield Lack("ids", f"{sum(map(int, ids))}", "")
 

@@ -102,6 +102,7 @@ IMAGE = {"Entrypoint": ["/e"], "Cmd": ["c"], "WorkingDir": "/w"}
             {"entrypoint": ["x", "y"], "command": ["a"]}, ("--entrypoint=x", "i", "y", "a"), id="an entrypoint"
         ),
         pytest.param({"user": "me", "working_dir": "/v"}, ("--user=me", "--workdir=/v", "i"), id="user and folder"),
+        pytest.param({"platform": "linux/arm64"}, ("--platform=linux/arm64", "i"), id="its platform"),
         pytest.param({"environment": {"PATH": "/p", "A": "b"}}, ("--env=PATH=/p", "i"), id="its search path"),
         pytest.param({"volumes": [{"target": "/e"}]}, None, id="a mount of the program"),
         pytest.param({"entrypoint": ["./x"], "configs": [{"target": "/w/"}]}, None, id="a mount of its folder"),
@@ -169,6 +170,19 @@ def test_the_user_and_the_folder_of_a_dev_container_are_looked_up_in_its_image(t
     keys = json.loads(json.dumps(keys).replace("PROJECT", tmp_path.name))
     found = [" ".join(each.told[1:]) for each in look_up({}, tmp_path, **keys)]
     assert found == [each.replace("PROJECT", tmp_path.name) for each in told]
+
+
+@pytest.mark.parametrize(
+    ("started", "keys", "told"),
+    [("b", {}, ["--profile a"]), ("a", {}, []), ("b", {"runServices": ["a"]}, [])],
+    ids=["it starts another one", "it starts it", "the dev container names it"],
+)
+def test_the_service_of_a_dev_container_is_one_that_compose_starts(tmp_path, started, keys, told):
+    dev = {"dockerComposeFile": "../compose.yaml", "service": "a", **keys}
+    files = files_of(dev=json.dumps(dev)) | {"compose.yaml": "services: {a: {image: x, profiles: [p]}, b: {image: x}}"}
+    facts = changed(without_gpu(), {"project": read(tmp_path, files)})
+    found = list_look_ups({"services": {started: {"image": "x"}}}, {}, facts, None, "")
+    assert [" ".join(each.told[1:]) for each in found] == told
 
 
 @pytest.mark.parametrize(("target", "told"), [("/app", ["--workdir /work"]), ("/work", [])])

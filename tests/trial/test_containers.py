@@ -373,7 +373,7 @@ LOOKED_UP = {"dockerComposeFile": "../compose.yaml", "service": "a", "workspaceF
         ("echo 'error mounting tmpfs at \"/work\": not a directory' >&2; exit 127", ["--user me"]),
         (
             'echo \'mounting "tmpfs" to rootfs at "/data": not a directory\' >&2; exit 125',
-            ["--mount /data", "--user me"],
+            ["--target /data", "--user me"],
         ),
     ],
     ids=["the folder is absent", "it is there", "a mount onto a file"],

@@ -54,6 +54,8 @@ def bound(address):
         pytest.param(
             machine(), [limit("open files", 2048), limit("processes", 10)], SET, [], id="as usual, or unknown"
         ),
+        pytest.param(machine(), [["shm", "rw,size=1k"]], (), ["limit"], id="little shared memory"),
+        pytest.param(machine(), [["shm", "rw,size=65536k"], ["shm", "rw"]], (), [], id="as much as usual, or unknown"),
         pytest.param(machine(), [["ids", "1"], ["ids", "1"]], (), ["ids"], id="two ids"),
         pytest.param(machine(), [["ids", "1"], ["ids", "65536"]], (), [], id="a range of ids"),
     ],
