@@ -106,7 +106,10 @@ def describe_outcome(facts: Facts) -> str:
     fine = [each for each in list_trials(facts) if not find_fault(each, facts)]
     if not is_tried(facts):
         return "settings look right; " + (describe_trials(facts) if not fine else "no container was tried with a GPU")
-    return f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"
+    # What a project's containers ask for is tried with a shell of this machine in place of their programs.
+    left_out = "; the project's programs were not run" if any(each.way is Way.PROJECT for each in fine) else ""
+    started = f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"
+    return f"{started}{left_out}"
 
 
 def _count_gpus(fine: Iterable[Trial]) -> str:
