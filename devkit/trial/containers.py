@@ -220,6 +220,11 @@ class _Run:
     """Of images that are here."""
     builds: tuple[Build, ...] = ()
 
+    @property
+    def variables(self) -> list[str]:
+        """Variables of the shell that a docker command reads, but for that of its own folder."""
+        return [name for name in self.host.env if name.startswith("DOCKER_") and name != "DOCKER_CONFIG"]
+
     def ask(self, *words: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
         """Run a client within a share of the time that is left."""
         left_s = self.ends_at - time.monotonic()
@@ -333,9 +338,8 @@ def _import(run: _Run, client: _Client, image: str) -> ProgramResult:
     """Import the image by a file in memory, which is gone with this process."""
     with _hold_in_memory(run.image) as path:
         # Variables of the shell are tried with the containers: an image of another platform would hide what one asks for.
-        own = [name for name in run.host.env if name.startswith("DOCKER_") and name != "DOCKER_CONFIG"]
         words = (*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", path, image)
-        return run.ask(*words, without=own)
+        return run.ask(*words, without=run.variables)
 
 
 @contextmanager
@@ -694,8 +698,9 @@ def _list_names(ask: Callable[..., ProgramResult], client: _Client) -> list[list
 def _remove_stale(run: _Run, client: _Client) -> None:
     """Remove what trials left that were killed."""
     with suppress(OSError):
-        listed = _list_names(run.ask, client)
-        _delete(run.ask, client, [[name for name in names if _is_abandoned(name)] for names in listed])
+        ask = partial(run.ask, without=run.variables)
+        listed = _list_names(ask, client)
+        _delete(ask, client, [[name for name in names if _is_abandoned(name)] for names in listed])
 
 
 def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
@@ -706,7 +711,7 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
     ends_at = time.monotonic() + _CLEAN_UP_S
 
     def ask(*words: str) -> ProgramResult:
-        return run.host.run(words, deadline_s=_CLIENT_S)
+        return run.host.run(words, deadline_s=_CLIENT_S, without=run.variables)
 
     own = (f"{Way.PROJECT}-{number}" for number in range(MAX_CONTAINERS + MAX_REHEARSED + MAX_LOOK_UPS))
     names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
