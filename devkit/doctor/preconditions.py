@@ -7,6 +7,7 @@ from devkit.facts.engine import Engine, EngineFailure, EngineKind, Toolkit
 from devkit.facts.gpu import Driver, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.machine import Container, Platform, Python, System, Torch, Wsl
 from devkit.facts.model import Facts
+from devkit.facts.project import Project
 from devkit.facts.runs import TrainingRun
 from devkit.facts.values import Release, Unknown
 
@@ -179,6 +180,11 @@ def require_gpu_engine(facts: Facts) -> Engine:
     engine = require_container_engine(facts)
     skip_if(not is_local_engine(engine), f"the engine runs on another machine ({engine.endpoint.url})")
     return engine
+
+
+def needs_compose(facts: Facts) -> bool:
+    """Return True if the project has services, which only Compose starts."""
+    return isinstance(facts.project, Project) and bool(facts.project.services)
 
 
 def require_toolkit_engine(facts: Facts) -> Engine:

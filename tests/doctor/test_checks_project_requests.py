@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from devkit.doctor.model import Repair, RepairKind
+from devkit.doctor.model import Repair, RepairKind, Severity
 from devkit.facts.engine import EngineEnd, EngineFailure, EngineKind, ResolvedService, Runtime
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Unknown
@@ -242,6 +242,14 @@ def test_no_repair_would_write_a_blanked_value(tmp_path):
     finding = find_only("PRJ002", on(tmp_path, flagged("-e HF_TOKEN=something")))
     assert finding.fix.repairs == ()
     assert "something" not in repr(finding)
+
+
+def test_a_project_with_services_needs_compose(tmp_path):
+    broken = ProgramFailure(
+        "/usr/libexec/docker/cli-plugins/docker-compose", ("Exec format error",), "docker-compose", 126
+    )
+    facts = on(tmp_path, composed(service("image: x")), compose=None, programs=(broken,))
+    assert {find_all(code, facts)[0].severity for code in ("ENG005", "CTK018")} == {Severity.ERROR}
 
 
 def test_a_reservation_behind_a_variable_keeps_its_condition(tmp_path):

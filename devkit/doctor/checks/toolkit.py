@@ -9,6 +9,7 @@ from devkit.doctor.checks.cdi import CDI_GPU_KIND, has_cdi_gpus
 from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
+    needs_compose,
     require,
     require_engine_side,
     require_host,
@@ -405,5 +406,7 @@ def programs_of_gpu_containers_run(facts: Facts) -> Iterator[Problem]:
     for failure in require(facts.programs):
         if not failure.needed_by:
             # Without a plugin of the docker command, other containers still get their GPUs.
-            severity = Severity.WARNING if failure.program.rpartition("/")[2].startswith("docker-") else None
+            name = failure.program.rpartition("/")[2]
+            is_needed = name == "docker-compose" and needs_compose(facts)
+            severity = Severity.WARNING if name.startswith("docker-") and not is_needed else None
             yield replace(report_failure(failure, is_whole=True), severity=severity)

@@ -10,6 +10,7 @@ from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     find_platform,
     is_local_engine,
+    needs_compose,
     require,
     require_container_engine,
     require_engine_side,
@@ -73,7 +74,8 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
     floor = load_tables().engines.features["compose", "device-reservations"].version
     compose = require(facts.compose) if facts.compose is not None else None
     if compose is None:
-        yield problem("no-plugin", evidence=("docker compose version: no such command",))
+        severity = Severity.ERROR if needs_compose(facts) else None
+        yield problem("no-plugin", severity=severity, evidence=("docker compose version: no such command",))
     elif compose.version < floor:
         evidence = (f"docker compose version: {compose.version}",)
         yield problem("too-old", version=compose.version, floor=floor, evidence=evidence)
