@@ -373,6 +373,8 @@ class DevContainer:
     """The programs that its lifecycle commands and their scripts run in the container, each once."""
     nvcc: tuple[str, ...] | Unknown = NOT_READ
     """Packages with nvcc that they install."""
+    scripts: tuple[str, ...] | Unknown = NOT_READ
+    """The project's scripts that they run by their path, without naming a shell."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from devkit.facts.project import Project
 from devkit.facts.runs import Trial, Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_guilty_variables
-from devkit.probe.documents import get_object, get_text, get_texts, parse_json
+from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.engine.client import BUILD_PLUGIN, COMPOSE_PLUGIN, find_plugin
 from devkit.probe.engine.compose_config import PODMAN_COMPOSE, resolve_project
@@ -365,18 +365,7 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         project = f"{PREFIX}-{run.owner}"
         with _hold_in_memory(json.dumps(content).encode()) as path:
             done = run.ask(*client.compose, "--project-name", project, "--file", path, *words)
-        # In the names that the user's own containers and networks would have.
-        done = replace(done, err=re.sub(rf"{project}[-_]", "", done.err))
-        services = content["services"].items()
-        asked = ((name, {key: each[key] for key in each.keys() - _OURS}) for name, each in services)
-        settings = (("the project", *each) for name, kept in asked for each in flatten(kept, name))
-        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", *arguments))
-        # Another doctor may rehearse the same project just now, and have its ranges.
-        others: list[str] = []
-        with suppress(OSError):
-            others = [name for name in _list_names(run.ask, client)[1] if run.owner not in name] if done.code else []
-        named = find_named_settings(done.err, settings) if done.code and not others else ()
-        return replace(trial, settings=named, is_timed_out=trial.is_timed_out or others != [])
+        return _tell_rehearsal(run, client, done, content, arguments)
 
     def run_service(number: int, service: str, asked: dict[str, Any]) -> Trial:
         network = "host" if asked.get("network_mode") == "host" else "none"
@@ -410,6 +399,47 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         services = get_object(run.rehearsal, "services")
         for number, each in enumerate(services.items(), len(run.run_arguments)):
             yield partial(run_service, number, *each)
+
+
+def _tell_rehearsal(
+    run: _Run, client: _Client, done: ProgramResult, content: Mapping[str, Any], arguments: tuple[str, ...]
+) -> Trial:
+    """Tell how stand-ins of the project ended, with the settings that the engine names."""
+    # In the names that the user's own containers and networks would have.
+    done = replace(done, err=re.sub(rf"{PREFIX}-{run.owner}[-_]", "", done.err))
+    asked = ((name, {key: each[key] for key in each.keys() - _OURS}) for name, each in content["services"].items())
+    settings = (("the project", *each) for name, kept in asked for each in flatten(kept, name))
+    trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", *arguments))
+    # Another doctor may rehearse the same project just now, and have its ranges.
+    others: list[str] = []
+    with suppress(OSError):
+        others = [name for name in _list_names(run.ask, client)[1] if run.owner not in name] if done.code else []
+    if "overlap" in done.err and not others and (found := _find_overlap(run, client)):
+        return _make_trial(client, Way.PROJECT, ProgramResult(1, "", found[1]), 0, arguments=found[0])
+    named = find_named_settings(done.err, settings) if done.code and not others else ()
+    return replace(trial, settings=named, is_timed_out=trial.is_timed_out or others != [])
+
+
+def _find_overlap(run: _Run, client: _Client) -> tuple[tuple[str, ...], str] | None:
+    """Find the network of the engine that already has a range of the project's, as arguments of a trial and its fault."""
+    networks = get_object(run.rehearsal, "networks").values()
+    wanted = [
+        get_text(each, "subnet") for network in networks for each in get_objects(get_object(network, "ipam"), "config")
+    ]
+    names = run.ask(*client.command, "network", "ls", "--format", "{{.Name}}").out.split()
+    shown = "{{.Name}} {{range .IPAM.Config}}{{.Subnet}} {{end}}"
+    rows = run.ask(*client.command, "network", "inspect", "--format", shown, *names).out.splitlines() if names else []
+    for name, *ranges in filter(None, map(str.split, rows)):
+        for subnet in wanted:
+            with suppress(ValueError):
+                if any(ip_network(subnet).overlaps(ip_network(each)) for each in ranges if ":" not in each):
+                    return (
+                        "network",
+                        "create",
+                        "--subnet",
+                        name,
+                    ), f"the network {name} already has addresses of {subnet}"
+    return None
 
 
 def _look_up(run: _Run, client: _Client, number: int, wanted: LookUp) -> Trial | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from devkit.facts.model import Facts
 from devkit.facts.project import DevContainer, Project
+from devkit.facts.values import Unknown
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.project.devcontainer import LOCAL_FOLDER
@@ -26,6 +27,30 @@ _SHELL = "--entrypoint=/bin/sh"
 _INSTRUCTION = re.compile(r"^[ \t]*(?:COPY|ADD|RUN|CMD|ENTRYPOINT)\b(.*(?:\\\r?\n.*)*)", re.MULTILINE | re.IGNORECASE)
 _WORD = re.compile(r"[\w./-]*\w\.(?:ba|z)?sh\b|(?<=[\s/\"'])entry\w+\b")
 _CONVERTS = re.compile(r"dos2unix|\\r")
+_PROGRAM = re.compile(r"[\w./-]*\w")
+_BUILTINS = frozenset(
+    [
+        *(
+            ".",
+            "[",
+            ":",
+            "cd",
+            "command",
+            "echo",
+            "eval",
+            "exec",
+            "exit",
+            "export",
+            "false",
+            "for",
+            "if",
+            "kill",
+            "read",
+        ),
+        *("set", "test", "true", "trap", "until", "wait", "while"),
+    ]
+)
+"""Words of a shell that need no file. Source: POSIX, Shell Command Language, 2.14 and 2.9.4; dash(1)."""
 _MAX_SCRIPTS = 100
 _OF_KERNEL = ("/proc", "/sys", "/dev")
 
@@ -62,6 +87,7 @@ def list_look_ups(
         image = name_image(config, name)
         if image in images and not image.startswith("-"):
             yield from _list_programs(name, service, image, images[image], host)
+    yield from _list_health_checks(config, images)
     yield from _list_inactive(config, facts)
     for container, image in _list_dev_containers(config, facts):
         if image in images and not image.startswith("-"):
@@ -72,7 +98,7 @@ def list_look_ups(
 
 
 def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: str) -> Iterator[LookUp]:
-    """Yield the project's scripts that its Dockerfiles and services name and whose interpreter ends with a carriage return."""
+    """Yield the scripts of container files that cannot run: no execute bit, or a carriage return after the interpreter."""
     files = facts.project.dockerfiles if isinstance(facts.project, Project) else ()
     texts = {posixpath.dirname(each.path): host.read(f"{folder}/{each.path}") or "" for each in files}
     services = get_object(config, "services").values()
@@ -88,6 +114,14 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
             named |= dict.fromkeys(
                 posixpath.normpath(posixpath.join(where, tail)) for tail in tails for where in {"", place}
             )
+    known = facts.project.dev_containers if isinstance(facts.project, Project) else ()
+    direct = [path for each in known if not isinstance(each.scripts, Unknown) for path in each.scripts]
+    for path in dict.fromkeys(direct):
+        found = host.stat(f"{folder}/{path}")
+        if found is not None and not found.mode & 0o111:
+            fault = f"{path} has no execute bit, and the dev container runs it by its path"
+            yield LookUp(("run", "--exec", path), (), absence=fault)
+    named |= dict.fromkeys(direct)
     for path in islice((each for each in named if not each.startswith("..")), _MAX_SCRIPTS):
         first = (host.read(f"{folder}/{path}") or "").partition("\n")[0]
         if first.startswith("#!") and first.endswith("\r"):
@@ -151,6 +185,19 @@ def _list_dev_containers(config: Mapping[str, Any], facts: Facts) -> Iterator[tu
             yield each, name_image(config, each.service)
         elif not each.compose_files and each.image and "$" not in each.image.value:
             yield each, each.image.value
+
+
+def _list_health_checks(config: Mapping[str, Any], images: Mapping[str, Mapping[str, Any]]) -> Iterator[LookUp]:
+    """Yield the programs of health checks that others wait for, unless a shell has them built in or a mount may bring them."""
+    services = get_object(config, "services")
+    links = [each for service in services.values() for each in get_object(service, "depends_on").items()]
+    for name in dict.fromkeys(name for name, link in links if get_text(link, "condition") == "service_healthy"):
+        service, image = get_object(services, name), name_image(config, name)
+        kind, *words = get_texts(get_object(service, "healthcheck"), "test") or ("NONE",)
+        program = next(iter(" ".join(words).split() if kind == "CMD-SHELL" else words), "")
+        is_sought = kind in ("CMD", "CMD-SHELL") and _PROGRAM.fullmatch(program) and program not in _BUILTINS
+        if is_sought and image in images and not image.startswith("-") and not service.get("volumes"):
+            yield LookUp(("run", "--health-cmd", program), (f"--entrypoint={program}", image))
 
 
 def _list_inactive(config: Mapping[str, Any], facts: Facts) -> Iterator[LookUp]:

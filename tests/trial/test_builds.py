@@ -173,6 +173,25 @@ def test_the_user_and_the_folder_of_a_dev_container_are_looked_up_in_its_image(t
 
 
 @pytest.mark.parametrize(
+    ("test", "condition", "more", "told"),
+    [
+        (["CMD-SHELL", "curl -f http://x || exit 1"], "service_healthy", {}, ["curl"]),
+        (["CMD", "/usr/bin/pg_isready", "-q"], "service_healthy", {}, ["/usr/bin/pg_isready"]),
+        (["CMD-SHELL", "curl -f http://x"], "service_started", {}, []),
+        (["CMD-SHELL", "[ -f /x ]"], "service_healthy", {}, []),
+        (["CMD-SHELL", "$TEST"], "service_healthy", {}, []),
+        (["CMD", "curl"], "service_healthy", {"volumes": [{"target": "/x"}]}, []),
+        (["CMD", "curl"], "service_healthy", {"image": "far"}, []),
+    ],
+)
+def test_the_program_of_a_health_check_is_looked_up_if_others_wait_for_it(test, condition, more, told):
+    watched = {"image": "i", "healthcheck": {"test": test}} | more
+    waiting = {"image": "far", "depends_on": {"a": {"condition": condition}}}
+    found = look_up({"services": {"a": watched, "b": waiting}})
+    assert [each.told[-1] for each in found if each.told[1] == "--health-cmd"] == told
+
+
+@pytest.mark.parametrize(
     ("started", "keys", "told"),
     [("b", {}, ["--profile a"]), ("a", {}, []), ("b", {"runServices": ["a"]}, [])],
     ids=["it starts another one", "it starts it", "the dev container names it"],
@@ -212,3 +231,12 @@ def test_scripts_with_windows_line_endings_have_no_interpreter(tmp_path, dockerf
     facts = changed(without_gpu(), {"project": read(tmp_path, {"compose.yaml": COMPOSE, "Dockerfile": dockerfile})})
     found = [*list_scripts({"services": {"a": service}}, facts, LocalHost(), str(tmp_path))]
     assert [each.told[-1] for each in found][: len(told)] == told and bool(found) is bool(told)
+
+
+@pytest.mark.parametrize(("command", "told"), [("./setup.sh --fast", ["setup.sh"]), ("bash setup.sh", [])])
+def test_a_script_that_a_dev_container_runs_by_its_path_is_executable(tmp_path, command, told):
+    files = files_of(dev=json.dumps({"image": "i", "postCreateCommand": command})) | {"setup.sh": "#!/bin/sh\n"}
+    facts = changed(without_gpu(), {"project": read(tmp_path, files)})
+    assert [each.told[-1] for each in list_scripts({}, facts, LocalHost(), str(tmp_path))] == told
+    (tmp_path / "setup.sh").chmod(0o755)
+    assert not [*list_scripts({}, facts, LocalHost(), str(tmp_path))]

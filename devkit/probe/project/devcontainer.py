@@ -123,6 +123,7 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
         installs=tuple(install for each in inside for install in each.find_installs()),
         programs=shell.find_programs(command for each in inside for command in each.commands),
         nvcc=shell.find_nvcc_packages(command for each in inside for command in each.commands),
+        scripts=tuple(dict.fromkeys(each.path for each in inside if each.is_by_path)),
     )
 
 
@@ -134,6 +135,7 @@ class CommandText:
     text: str
     path: str
     line: int
+    is_by_path: bool = False
 
     def find_installs(self) -> Iterator[Install]:
         """Yield what the commands install for GPUs."""
@@ -151,7 +153,7 @@ def _read_commands(text: str, node: DocumentNode, files: ProjectFiles) -> Iterat
         path = files.within(_WORKSPACE.sub("", name)) if is_run or "/" in name else None
         script = files.read(path, "script") if path and files.has(path) else None
         if path and script is not None:
-            scripts.append(CommandText(shell.parse_shell_text(script), script, path, 0))
+            scripts.append(CommandText(shell.parse_shell_text(script), script, path, 0, is_by_path=not is_run))
         else:
             others.append(command)
     yield CommandText(tuple(others), text, node.file, node.line)
