@@ -28,27 +28,8 @@ _INSTRUCTION = re.compile(r"^[ \t]*(?:COPY|ADD|RUN|CMD|ENTRYPOINT)\b(.*(?:\\\r?\
 _WORD = re.compile(r"[\w./-]*\w\.(?:ba|z)?sh\b|(?<=[\s/\"'])entry\w+\b")
 _CONVERTS = re.compile(r"dos2unix|\\r")
 _PROGRAM = re.compile(r"[\w./-]*\w")
-_BUILTINS = frozenset(
-    [
-        *(
-            ".",
-            "[",
-            ":",
-            "cd",
-            "command",
-            "echo",
-            "eval",
-            "exec",
-            "exit",
-            "export",
-            "false",
-            "for",
-            "if",
-            "kill",
-            "read",
-        ),
-        *("set", "test", "true", "trap", "until", "wait", "while"),
-    ]
+_BUILTINS = re.compile(
+    r"[.:\[]|cd|command|echo|eval|exec|exit|export|false|for|if|kill|read|set|test|true|trap|until|wait|while"
 )
 """Words of a shell that need no file. Source: POSIX, Shell Command Language, 2.14 and 2.9.4; dash(1)."""
 _MAX_SCRIPTS = 100
@@ -112,7 +93,7 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
             parts = word.strip("/").split("/")
             tails = ("/".join(parts[first:]) for first in range(len(parts)))
             named |= dict.fromkeys(
-                posixpath.normpath(posixpath.join(where, tail)) for tail in tails for where in {"", place}
+                posixpath.normpath(posixpath.join(where, tail)) for tail in tails for where in ("", place)
             )
     known = facts.project.dev_containers if isinstance(facts.project, Project) else ()
     direct = [path for each in known if not isinstance(each.scripts, Unknown) for path in each.scripts]
@@ -195,7 +176,7 @@ def _list_health_checks(config: Mapping[str, Any], images: Mapping[str, Mapping[
         service, image = get_object(services, name), name_image(config, name)
         kind, *words = get_texts(get_object(service, "healthcheck"), "test") or ("NONE",)
         program = next(iter(" ".join(words).split() if kind == "CMD-SHELL" else words), "")
-        is_sought = kind in ("CMD", "CMD-SHELL") and _PROGRAM.fullmatch(program) and program not in _BUILTINS
+        is_sought = kind in ("CMD", "CMD-SHELL") and _PROGRAM.fullmatch(program) and not _BUILTINS.fullmatch(program)
         if is_sought and image in images and not image.startswith("-") and not service.get("volumes"):
             yield LookUp(("run", "--health-cmd", program), (f"--entrypoint={program}", image))
 
