@@ -222,7 +222,7 @@ class _Run:
 
     @property
     def variables(self) -> list[str]:
-        """Variables of the shell that a docker command reads, but for that of its own folder."""
+        """Variables of the shell that a docker command reads, except DOCKER_CONFIG, without which no plugin is found."""
         return [name for name in self.host.env if name.startswith("DOCKER_") and name != "DOCKER_CONFIG"]
 
     def ask(self, *words: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
