@@ -84,14 +84,16 @@ def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:
         root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        raise InvalidDocument(_describe_yaml_error(error), mark.line + 1 if mark else 1) from error
+        rest = text.split("\n")[mark.line][mark.column :] if mark and mark.line <= text.count("\n") else ""
+        raise InvalidDocument(_describe_yaml_error(error, rest[:1]), mark.line + 1 if mark else 1) from error
     return ABSENT if root is None else _Yaml(file).node(root, 0)
 
 
-def _describe_yaml_error(error: Exception) -> str:
-    """Describe what is wrong, in the same words for every release of PyYAML where a document is nested too deeply."""
-    problem = str(getattr(error, "problem", None) or error)
-    return "nested too deeply" if "nesting depth" in problem else " ".join(problem.split())
+def _describe_yaml_error(error: Exception, character: str) -> str:
+    """Describe what is wrong at a character, in the same words for every release of PyYAML if a document is nested too deeply."""
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    problem = problem.replace("found character that", f"found the character {character!r}, which")
+    return "nested too deeply" if "nesting depth" in problem else problem
 
 
 def _limit_yaml_depth(events: Iterable[Any], deepest: int) -> None:
