@@ -7,9 +7,8 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from keyword import iskeyword
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -261,81 +260,16 @@ def _has_current_directory() -> bool:
 
 
 def _report_usage_error(error: click.ClickException) -> int:
-    """Print the error."""
+    """Print the error with its hint; for `devkit` alone, the help."""
+    from devkit.cli.usage import explain_usage_error
     from devkit.workload.launch import write_exit_code
 
     write_exit_code(ExitCode.WRONG_INPUT)
-    # Click before 8.2 prints the help of a group and exits, and has no such error.
-    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+    if len(sys.argv) == 1:
         error.show()
     else:
-        # Click lists the choices of a missing argument on separate lines.
-        message = " ".join(error.format_message().split())
-        for kind, wanted in (("float", "a number"), ("integer", "a whole number")):
-            message = message.replace(f"a valid {kind} range", wanted).replace(f"a valid {kind}", wanted)
-        if isinstance(error, click.NoSuchOption) and error.ctx and error.option_name.startswith("--"):
-            meant = _find_meant_options(error.option_name, error.ctx)
-            message = f"{error.message} Did you mean {' or '.join(meant)}?" if meant else message
-        _print_error(message, _find_usage_hint(error))
+        _print_error(*explain_usage_error(error, devkit))
     return ExitCode.WRONG_INPUT
-
-
-MAX_LISTED = 6
-"""A hint lists the commands of a group that has at most so many."""
-
-
-def _find_usage_hint(error: click.ClickException) -> str:
-    """Return the name or value that was probably meant, and where the right ones are."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None:
-        return f"{_find_typed_command()} --help"
-    hint = f"{context.command_path} --help"
-    kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
-    if isinstance(kind, click.Path) and error.message.endswith("does not exist."):
-        hint = f"Check the path, which is relative to {Path.cwd()}.\n{hint}"
-    known: Sequence[str] = kind.choices if isinstance(kind, click.Choice) else ()
-    typed = error.message.split("'")[1] if "'" in error.message else ""
-    if isinstance(error, click.NoSuchOption) and len(error.option_name) == 2:
-        # Of -help, click names -e.
-        known = [name for each in context.command.get_params(context) for name in each.opts]
-        words = (word for word in sys.argv if word[:1] == "-" != word[1:2] and error.option_name[1] in word[2:])
-        typed = f"-{next(words, '')}"
-    elif isinstance(context.command, click.Group) and "No such command" in error.message and typed != "help":
-        known = context.command.list_commands(context)
-        hint = f"One of {', '.join(known)}.\n{hint}" if len(known) <= MAX_LISTED else hint
-    if known and typed and "Did you mean" not in error.format_message():
-        from difflib import get_close_matches
-
-        # A numeronym, such as k8s, has the number of letters between the first and the last.
-        meant = [name for name in map(str, known) if typed == f"{name[0]}{len(name) - 2}{name[-1]}"]
-        meant = meant or get_close_matches(typed, map(str, known), n=3)
-        hint = f"Did you mean {' or '.join(meant)}?\n{hint}" if meant else hint
-    return hint
-
-
-def _find_meant_options(typed: str, context: click.Context) -> list[str]:
-    """Return the options that others call `typed`: --lr by the initials, --seq-len by the words of its help."""
-    words = typed.strip("-").split("-")
-    meant = []
-    for param in context.command.get_params(context):
-        name = max(param.opts, key=len).strip("-").split("-")
-        told = [*name, *(getattr(param, "help", None) or "").lower().replace(":", " ").split()[:4]]
-        is_meant = all(any(each.startswith(word) for each in told) for word in words)
-        if is_meant or words == ["".join(word[:1] for word in name)]:
-            meant.append(max(param.opts, key=len))
-    return meant
-
-
-def _find_typed_command() -> str:
-    """Return the command that was typed, as in `devkit export slurm`, where click's error does not say it."""
-    command: click.Command | None = devkit
-    path = "devkit"
-    for word in sys.argv[1:]:
-        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
-        if command is None:
-            break
-        path += f" {word}"
-    return path
 
 
 def _report_refused_file(error: OSError) -> int:

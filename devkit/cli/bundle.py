@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.dev_container import directory_argument
 from devkit.cli.output import dump_json
 from devkit.cli.runtime import hold_project
 from devkit.cli.terminal import StepPrinter
@@ -21,7 +22,7 @@ SCHEMA = "devkit.bundle/1"
 
 
 @click.command()
-@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@directory_argument
 @click.option(
     "--output",
     metavar="PATH",

@@ -67,7 +67,8 @@ def _read_nodes(arguments: Sequence[str]) -> "tuple[list[Node], dict[str, str]]"
         path = Path(argument)
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
         if not path.exists() or not files:
-            raise DevkitError(f"no report {argument} exists", "Specify report files, or folders with *.json files.")
+            lacks = "contains no *.json file" if path.exists() else "does not exist"
+            raise DevkitError(f"{argument} {lacks}", "Specify report files, or folders with *.json files.")
     stems = [path.stem for path in files]
     nodes: list[Node] = []
     unreadable: dict[str, str] = {}

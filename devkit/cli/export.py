@@ -31,6 +31,7 @@ from devkit.export.job_settings import (
     parse_assignments,
     read_export_settings,
     select_flags_to_store,
+    validate_job_settings,
 )
 from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_target
 from devkit.facts.settings import SettingInfo, describe_settings, format_flag
@@ -283,6 +284,7 @@ def plan_export(
     root = project.root
     content, document = _read_devkit_toml(root)
     settings = read_export_settings(document, content.decode("utf-8-sig"), target, given)
+    validate_job_settings(settings.job)
     _require_settings(project, lock, target, settings, document)
     project, plan = _load_plan(project, lock, settings.job)
     exported = load_exported_project(project, plan, settings.job)

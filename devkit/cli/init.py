@@ -150,6 +150,7 @@ def init(
 
         write_feature(ctx, directory, is_dry_run=dry_run, force=force, as_json=as_json)
     options.refuse_contradiction()
+    is_new = not directory.exists()
     if not dry_run:
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))
@@ -214,7 +215,7 @@ def init(
     elif dry_run:
         click.echo(f"would write {files}; nothing was written.")
     else:
-        click.echo(f"wrote {files} to {project.root}")
+        click.echo(f"wrote {files} to {'the new folder ' * is_new}{project.root}")
         for offer in offers:
             print_wrapped(offer, hanging="  ")
         shared = [each.path for each in changed if not each.artifact.is_local]

@@ -21,6 +21,7 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.command import Command
+from devkit.cli.dev_container import directory_argument
 from devkit.cli.existing_container import adopt_existing_container
 from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
 from devkit.cli.output import print_wrapped
@@ -44,7 +45,7 @@ SCHEMA = "devkit.update/1"
 
 
 @click.command(cls=Command, removed=NO_DIFF)
-@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@directory_argument
 @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
 @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.dev_container import directory_argument
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
 from devkit.whole_files import write_whole
@@ -20,13 +21,11 @@ DEFAULT_TIMEOUT_S = 600.0
 
 
 @click.command()
-@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@directory_argument
 @click.option("--here", is_flag=True, help="Prove this machine, without a container engine.")
-@click.option("--quick", "depth", flag_value="quick", help="Prove only the device, its kernels and a short LoRA run.")
-@click.option("--standard", "depth", flag_value="standard", default="standard", hidden=True)
-@click.option(
-    "--full", "depth", flag_value="full", help="Also prove 8-bit bases and optimizers, checkpointing, torch.compile."
-)
+@click.option("--quick", is_flag=True, help="Prove only the device, its kernels and a short LoRA run.")
+@click.option("--standard", is_flag=True, hidden=True)
+@click.option("--full", is_flag=True, help="Also prove 8-bit bases and optimizers, checkpointing, torch.compile.")
 @click.option(
     "--model",
     metavar="PATH_OR_ID",
@@ -72,7 +71,9 @@ def verify(
     directory: Path,
     *,
     here: bool,
-    depth: str,
+    quick: bool,
+    standard: bool,
+    full: bool,
     model: str,
     job: str,
     command: str,
@@ -92,6 +93,9 @@ def verify(
     from devkit.verify.report import format_proof_report
     from devkit.workload.finetune.settings import read_settings_file
 
+    chosen = [name for name, is_chosen in (("quick", quick), ("standard", standard), ("full", full)) if is_chosen]
+    if len(chosen) > 1:
+        raise DevkitError(f"--{' and --'.join(chosen)} exclude each other", "Leave one of them out.")
     if bench:
         ctx.exit(_run_benchmark(output or Path("gpu-report"), as_json=as_json))
     if output is not None and not output.parent.is_dir():
@@ -101,7 +105,15 @@ def verify(
         if job and here:
             # Now, and not after the other stages.
             read_settings_file(Path(job))
-        report = _prove(directory, here=here, depth=depth, timeout_s=timeout_s, model=model, job=job, command=command)
+        report = _prove(
+            directory,
+            here=here,
+            depth=(*chosen, "standard")[0],
+            timeout_s=timeout_s,
+            model=model,
+            job=job,
+            command=command,
+        )
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)
     write_error = None
     if output is not None:

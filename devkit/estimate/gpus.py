@@ -91,15 +91,16 @@ def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
             raise DevkitError(f"{whole.name} has no MIG slice {profile}", "List them: nvidia-smi mig -lgip")
         return GpuSpec(name=name, memory_bytes=memory, flops=_find_flops(name, precision), bytes_per_s=_find_rate(name))
     # "V100 32GB" names a family and a size: the size says which model of the family.
-    family = _SIZED.sub("", text)
+    family, sized = _SIZED.sub("", text), _SIZED.search(text)
+    size = int(sized["size"]) if sized else 0
     named = find_gpu(text) or find_gpu(family)
     if named is None or named.model is None:
-        near = find_closest_gpus(text)
+        # Of a size alone, the newest GPUs that have it.
+        of_size = [row.name for row in reversed(load_tables().gpus.models) if not family and size in row.memory_gib]
+        near = of_size[:3] or find_closest_gpus(text)
         known = f"Did you mean {' or '.join(near)}?" if near else "Use nvidia-smi's name, such as RTX 4090."
         raise DevkitError(f"there is no GPU {text!r} in the tables", known)
     model, family = named.model, family.strip(" -_").lower()
-    sized = _SIZED.search(text)
-    size = int(sized["size"]) if sized else 0
     if size and size not in model.memory_gib and family:
         # "A100-40GB" is not the one with 80.
         alike = (row for row in load_tables().gpus.models if family in row.name.lower() and size in row.memory_gib)

@@ -76,9 +76,14 @@ def validate_ranges(settings: object) -> None:
         value, flag = getattr(settings, name), format_option(kind, name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
+        meaning = info.meaning.removesuffix(".")
         if not math.isfinite(value):
             raise DevkitError(f"{flag} is {value}, which is not a finite number", info.meaning)
         if info.at_least is not None and value < info.at_least:
-            raise DevkitError(f"{flag} is {value}, which is below {info.at_least:g}", info.meaning)
+            raise DevkitError(
+                f"{flag} is {value}, which is below {info.at_least:g}", f"{meaning}: {info.at_least:g} or more."
+            )
         if info.at_most is not None and value > info.at_most:
-            raise DevkitError(f"{flag} is {value}, which is above {info.at_most:g}", info.meaning)
+            raise DevkitError(
+                f"{flag} is {value}, which is above {info.at_most:g}", f"{meaning}: {info.at_most:g} or less."
+            )

@@ -74,7 +74,8 @@ def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> Non
 
     for path in choice.requirements:
         if posixpath.normpath(path.replace("\\", "/")) not in dependencies.files:
-            lists = dependencies.available.requirements
+            # Without the chosen list, the project's main list was read in its place.
+            lists = (*dependencies.available.requirements, *dependencies.files)
             close = get_close_matches(path, lists, n=1)
             hint = f"Did you mean {close[0]}? " if close else ""
             has = f"It has {join_words(lists)}." if lists else "It has no requirement files."

@@ -49,7 +49,9 @@ def build_request(
     for text in pins:
         pin = _PIN.fullmatch(text.strip())
         if pin is None:
-            raise DevkitError(f"--pin {text!r} is not NAME==VERSION", "Such as --pin transformers==4.57.6.")
+            raise DevkitError(
+                f"--pin {text.removesuffix('==')!r} is not NAME==VERSION", "Such as transformers==4.57.6."
+            )
         pairs[canonicalize_name(pin[1])] = pin[2]
     pinned_torch = pairs.pop("torch", None)
     torch = torch or pinned_torch

@@ -25,8 +25,9 @@ def verify(*words, **environment):
         pytest.param(
             ["--here", "--output", "/nowhere/report.json"], "/nowhere is not a directory", id="no such folder"
         ),
-        pytest.param(["/nowhere"], "devkit init", id="a directory that does not exist"),
+        pytest.param(["/nowhere"], "does not exist.\n  Check the path", id="a directory that does not exist"),
         pytest.param(["--hear"], "--here", id="a misspelled flag"),
+        pytest.param(["--quick", "--full"], "--quick and --full exclude each other", id="two depths"),
     ],
 )
 def test_wrong_input_is_refused_at_once(words, said):

@@ -470,6 +470,7 @@ def resolve_model_folder(name: str) -> Path:
     if is_path:
         raise model_not_found(name, find_similar_names(name))
 
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub.errors import HFValidationError
 
     packaged = find_packaged_model(name)

@@ -29,8 +29,6 @@ def check_inputs(settings: FinetuneSettings, *, reading_s: float = READING_S) ->
         require_reward_function(settings.reward)
     if settings.output.exists():
         require_own_folder(settings.output)
-    if is_local(settings.model):
-        inspect_model(resolve_model_folder(settings.model))
     for names in (settings.data, settings.eval_data):
         sources = RecordReader(names, settings.objective).sources if names else ()
         # Others are read by libraries whose import takes as long as torch's.
@@ -40,6 +38,7 @@ def check_inputs(settings: FinetuneSettings, *, reading_s: float = READING_S) ->
             for _ in RecordReader(texts, settings.objective):
                 if time.monotonic() > deadline_s:
                     break
+    inspect_model(resolve_model_folder(settings.model))
 
 
 def require_reward_function(reward: str) -> tuple[Path, str]:
@@ -58,8 +57,3 @@ def require_reward_function(reward: str) -> tuple[Path, str]:
     if name not in known:
         raise DevkitError(f"--reward {reward}: {path} defines {', '.join(known) or 'no function'}, not {name}", hint)
     return path, name
-
-
-def is_local(model: str) -> bool:
-    """Return True for a model whose files are here, or are named as if they were."""
-    return Path(model).expanduser().is_dir() or model.startswith((".", "/", "~")) or model.count("/") > 1

@@ -243,7 +243,10 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     try:
         text = read_bounded(path, MAX_CONFIG_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", "Name a settings file with --settings.") from None
+        raise DevkitError(
+            f"cannot read {path}: {error.strerror}",
+            "Check the path of the settings file.",
+        ) from None
     except UnicodeDecodeError:
         raise DevkitError(f"{path} is not TOML: it is not UTF-8", "Save the file as UTF-8.") from None
     try:

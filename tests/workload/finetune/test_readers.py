@@ -281,6 +281,12 @@ def test_a_wrong_file_is_refused_before_torch_is_imported(tmp_path, suffix):
         check_inputs(FinetuneSettings(model="owner/model", data=(str(file),), output=tmp_path / "out"))
 
 
+def test_an_unknown_model_is_refused_before_torch_is_imported(tmp_path, write, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DevkitError, match="owner/never is neither here"):
+        check_inputs(FinetuneSettings(model="owner/never", data=(write("a.jsonl", A),), output=tmp_path / "out"))
+
+
 def test_what_an_objective_needs_is_checked_before_torch_is_imported(tmp_path, monkeypatch, write):
     def check(has_trl, **given):
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: "trl" if has_trl else None)
