@@ -25,25 +25,25 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return message, f"{_find_typed_command(root)} --help"
-    command = context.command
+    command, more = context.command, ""
+    meant: Iterable[str] = ()
     if isinstance(error, click.BadParameter):
         meant, more = _find_meant_values(error, context)
-    elif isinstance(command, click.Group) and not isinstance(error, click.NoSuchOption):
+    elif isinstance(error, click.NoSuchOption):
+        message, meant = error.message, _find_meant_options(error.option_name, context, root)
+    elif extra := _EXTRA.match(message):
+        meant = _find_options_for(extra[1], context)
+    elif isinstance(command, click.Group):
         known = command.list_commands(context)
-        meant = _find_similar(message.split("'")[1], known) if message.startswith("No such command") else ()
-        # Click says nothing but the help where none was given.
-        message = (
-            message if message.startswith("No such") else f"Missing argument '{command.subcommand_metavar.split()[0]}'."
-        )
         more = f"One of {', '.join(known)}." if len(known) <= MAX_LISTED else ""
-    else:
-        meant = _find_meant_options(error.option_name, context, root) if isinstance(error, click.NoSuchOption) else ()
-        message = error.message
-        if extra := _EXTRA.match(message):
-            meant = _find_options_for(extra[1], context)
-        meant = list(islice(dict.fromkeys(meant), MAX_MEANT))
-        more = "" if meant else _list_options(command)
+        if message.startswith("No such command"):
+            message, meant = f"{message.partition('.')[0]}.", _find_similar(message.split("'")[1], known)
+        else:
+            # Click says nothing but the help.
+            message = f"Missing argument '{command.subcommand_metavar.split()[0]}'."
     proposed = " or ".join(islice(dict.fromkeys(meant), MAX_MEANT))
+    if not (proposed or more or isinstance(error, click.BadParameter)):
+        more = _list_options(command)
     lines = [f"Did you mean {proposed}?"] if proposed else []
     lines += [more] if more else []
     return message, "\n".join((*lines, f"{context.command_path} --help"))
@@ -73,8 +73,10 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
         # Of -help, click names -e.
         typed = next((word for word in sys.argv if word[:1] == "-" != word[1:2] and typed[1] in word[2:]), typed)
     words = typed.strip("-").split("-")
+    renamed = getattr(context.command, "renamed", {})
+    settings = {each.strip("-"): f"{new}VALUE" for each, new in renamed.items() if new.endswith("=")}
+    told = [new for name, new in settings.items() if len(typed) > 2 and name.startswith("-".join(words))]
     known: dict[str, str] = {}
-    told = []
     for param in context.command.get_params(context):
         is_option = isinstance(param, click.Option)
         if getattr(param, "hidden", False):
@@ -90,9 +92,11 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
         help_words = (getattr(param, "help", None) or "").lower().replace(":", " ").split()[:6]
         if len(typed) > 2 and all(any(each.startswith(word) for each in (*name, *help_words)) for word in words):
             told.append(flag)
-    close = [known[each] for each in get_close_matches("-".join(words), known)]
+    known |= settings
+    close = [known[each] for each in get_close_matches("-".join(words), known, cutoff=0.65)]
     yield from (*told, *close) if len(words) > 1 else (*close, *told)
     if not told and not close:
+        yield from (flag for name, flag in known.items() if {*words} & {*name.split("-")})
         yield from _find_elsewhere(typed, root)
 
 
@@ -110,7 +114,8 @@ def _find_options_for(value: str, context: click.Context) -> list[str]:
     if any(piece.startswith("[--") for piece in context.command.collect_usage_pieces(context)):
         return ["-- COMMAND, after two dashes"]
     path = Path(value)
-    named = ("TEXT", "NAME") if " " in value else ("NAME", "CODE", "TEXT")
+    # What is beside the project's folder may be anything.
+    named = () if any(isinstance(each, click.Argument) for each in context.command.params) else ("TEXT", "NAME")
     metavars = ("DIR", "PATH", "NAME") if path.is_dir() else ("FILE", "NAME") if path.is_file() else named
     options = [each for each in context.command.get_params(context) if isinstance(each, click.Option)]
     return [f"{each.opts[0]} {metavar}" for metavar in metavars for each in options if each.metavar == metavar]
@@ -120,7 +125,7 @@ def _find_similar(typed: str, known: list[str]) -> list[str]:
     """Return the names that a wrong one resembles; `devkit help` resembles none."""
     # A numeronym, such as k8s, has the number of letters between the first and the last.
     meant = [name for name in known if typed == f"{name[0]}{len(name) - 2}{name[-1]}"]
-    return meant or get_close_matches(typed, known if typed != "help" else ())
+    return meant or get_close_matches(typed.lower(), known if typed != "help" else ())
 
 
 def _list_options(command: click.Command) -> str:

@@ -164,6 +164,8 @@ def _require_local_model(model: str) -> None:
     home = os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     found = Path(model).expanduser()
+    if found.is_file() and found.suffix != ".gguf":
+        raise DevkitError(f"{model} is a file, but a model is a folder", "Name the folder that holds its config.json.")
     is_local = found.is_dir() or (found.suffix == ".gguf" and found.is_file())
     if model and not is_local and not (cache / f"models--{model.replace('/', '--')}").exists():
         raise DevkitError(

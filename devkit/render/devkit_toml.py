@@ -227,7 +227,8 @@ def parse_assignment(assignment: str) -> ProjectSettings:
     section = next((name for name, (_, keys) in SECTIONS.items() if key in keys), None)
     if section is None or not value:
         known = ", ".join(each for _, keys in SECTIONS.values() for each in keys)
-        raise DevkitError(f"invalid --set {assignment}: expected KEY=VALUE", f"Known keys: {known}.")
+        problem = f"{key} is not a setting" if value else "expected KEY=VALUE"
+        raise DevkitError(f"invalid --set {assignment}: {problem}", f"Known keys: {known}.")
     if not value.isascii() and _SURROGATE.search(value):
         raise DevkitError(f"invalid --set {assignment}: it is not text", "Write it in UTF-8.")
     owner = ProjectSettings if section != "policy" else Policy

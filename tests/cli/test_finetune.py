@@ -38,7 +38,7 @@ def test_help_names_every_setting():
     ("assignment", "says"),
     [
         pytest.param("dropout", "expected KEY=VALUE", id="no value"),
-        pytest.param("drop=1", "expected KEY=VALUE", id="an unknown setting"),
+        pytest.param("drop=1", "drop is not a setting", id="an unknown setting"),
         pytest.param("dropout=high", "invalid --set dropout=high", id="a word for a number"),
         pytest.param("dropout=2", "dropout is 2", id="a number out of range"),
     ],

@@ -71,7 +71,7 @@ def test_old_flags_of_init_are_settings(tmp_path):
     ("assignment", "says"),
     [
         pytest.param("sudo", "expected KEY=VALUE", id="no value"),
-        pytest.param("color=red", "expected KEY=VALUE", id="an unknown key"),
+        pytest.param("color=red", "color is not a setting", id="an unknown key"),
         pytest.param("sudo=maybe", "must be", id="a word for yes or no"),
         pytest.param("platform=beos", "cannot be 'beos'", id="a value that is none of the possible ones"),
     ],

@@ -267,7 +267,8 @@ def parse_assignment(assignment: str) -> dict[str, Any]:
     name = key.strip().replace("-", "_")
     known = describe_settings(FinetuneSettings)
     if name not in known or not value:
-        raise DevkitError(f"invalid --set {assignment}: expected KEY=VALUE", f"Known keys: {', '.join(known)}.")
+        problem = f"{name} is not a setting" if value else "expected KEY=VALUE"
+        raise DevkitError(f"invalid --set {assignment}: {problem}", f"Known keys: {', '.join(known)}.")
     text = f"{name} = {write_value(value, find_setting_type(FinetuneSettings, name))}"
     try:
         document = parse_toml(text)
