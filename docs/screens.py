@@ -8,7 +8,9 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -22,6 +24,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
+from devkit.cli import devkit
 from devkit.cli.output import draw_report
 from devkit.cli.terminal import StepPrinter, draw_bar, make_console
 from devkit.cli.try_ import go_through
@@ -79,6 +82,20 @@ def draw_captured(show: Callable[[], Callable[[], object]]) -> Callable[[Console
         console.print(Text.from_ansi(shown), soft_wrap=True)
 
     return draw
+
+
+def show_command(*words: str) -> Callable[[], Callable[[], object]]:
+    """Return what runs a command that needs neither machine nor network."""
+
+    def show() -> Callable[[], object]:
+        argv, sys.argv = sys.argv, ["devkit", *words]
+        try:
+            devkit(list(words), standalone_mode=False)
+        finally:
+            sys.argv = argv
+        return str
+
+    return show
 
 
 def show_verify() -> Callable[[], object]:
@@ -142,6 +159,14 @@ def show_try() -> Callable[[], object]:
 SCREENS = {
     "doctor-no-gpu": ("devkit doctor", draw_doctor("no-gpu-laptop")),
     "doctor-driver": ("devkit doctor", draw_doctor("driver-lib-mismatch")),
+    **{
+        shlex.split(command)[1]: (command, draw_captured(show_command(*shlex.split(command)[1:])))
+        for command in (
+            'devkit plan examples/quickstart --gpu "RTX 4090" --driver 580.95.05 --no-resolve',
+            'devkit estimate llama-3.1-8b --method qlora --gpu "RTX 4090"',
+            'devkit explain --no-facts "could not select device driver"',
+        )
+    },
     "verify": ("devkit verify --here --quick", draw_captured(show_verify)),
     "finetune": ("devkit finetune --settings run.toml", draw_captured(show_finetune)),
     "up": ("devkit up", draw_captured(show_up)),

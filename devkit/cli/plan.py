@@ -126,17 +126,20 @@ def plan(
         document = serialize_choice(choice, answer, today=today())
     else:
         wants_cpu = request.vendor is Vendor.CPU
+        costs, following = [], []
         if isinstance(answer, Plan):
             dependencies = select_torch_build(dependencies, answer)
-        text = format_answer(answer, width=width, is_cpu_requested=wants_cpu, today=today())
-        text += "".join(f"\n{line}" for line in (format_compile_costs(answer) if isinstance(answer, Plan) else ()))
+            costs = format_compile_costs(answer)
+            # What describes the plan describes the dev container.
+            following = [f"Next: {shlex.join(['devkit', 'init', *sys.argv[sys.argv.index('plan') + 1 :]])}"]
         choices = () if ignore_dependencies else list_choices(dependencies)
-        text += "".join(f"\n{wrap_text(line, width=width)}" for line in choices)
+        text = format_answer(answer, width=width, is_cpu_requested=wants_cpu, today=today())
+        text = "\n".join((text, *costs, *(wrap_text(line, width=width) for line in choices), *following))
         document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)
     if as_json:
         click.echo(dump_json(document))
     elif isinstance(answer, Plan) and not why and is_drawn(sys.stdout):
-        draw_plan(make_console(sys.stdout), answer, text.partition("\n\n")[2])
+        draw_plan(make_console(sys.stdout), text)
     else:
         click.echo(text)
     return ExitCode.ANSWER_IS_NO if isinstance(answer, Conflict) else ExitCode.DONE

@@ -6,6 +6,7 @@ rich is imported where it draws, never at start-up: see docs/decisions/0023.
 import contextlib
 import io
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from devkit.doctor.report.lines import Line
     from devkit.estimate.report import EstimateReport
-    from devkit.solver.plan import Plan
 
 STYLES = {
     "plain": "",
@@ -70,20 +70,17 @@ def draw_lines(console: "Console", lines: "Sequence[Line]") -> None:
         console.print(Text("\n").join(texts), soft_wrap=True)
 
 
-def draw_plan(console: "Console", plan: "Plan", rest: str) -> None:
-    """Draw the choices of a plan as a table with their reasons, then the `rest` of its text."""
-    from rich.table import Table
+def draw_plan(console: "Console", text: str) -> None:
+    """Draw the text of a plan: its choices up to the first empty line, each value in color and its reason dim."""
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    table.add_column("choice", style="bold", no_wrap=True)
-    # An address is never broken: it is for copying.
-    table.add_column("value", style="cyan", overflow="ignore", no_wrap=True)
-    table.add_column("because", ratio=1)
-    for reason in plan.reasons:
-        table.add_row(Text(reason.field), Text(reason.value), Text(reason.because))
-    console.print(table)
-    draw_text(console, rest)
+    choices, _, rest = text.partition("\n\n")
+    for line in choices.splitlines():
+        drawn = Text(line, "dim" if line.startswith(" ") else "")
+        if found := re.match(r"(\w+ +)(.*?)(  .*)?$", line):
+            drawn = Text.assemble((found[1], "bold"), (found[2], "cyan"), (found[3] or "", "dim"))
+        console.print(drawn, soft_wrap=True)
+    draw_text(console, f"\n{rest}")
 
 
 def draw_text(console: "Console", text: str) -> None:
@@ -107,21 +104,24 @@ def draw_bar(share: float, width: int) -> str:
 
 
 def draw_estimate(console: "Console", report: "EstimateReport", text: str) -> None:
-    """Draw the verdict on each GPU as a bar of its memory, then the text of the report."""
+    """Draw the verdict on each GPU with a bar of its memory, in place of its line, then the text of the report."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
+    from devkit.estimate.report import describe_fit
+
     table = Table.grid(padding=(0, 2, 0, 0))
     for each in report.gpus:
-        peak = report.estimate.device_peak_bytes
-        share = peak.upper / each.gpu.memory_bytes
-        color = {"fits": "green", "tight": "yellow"}.get(each.verdict.value, "red")
-        bar = ProgressBar(total=1.0, completed=min(1.0, share), width=20, complete_style=color, finished_style=color)
-        table.add_row(Text(each.gpu.name, "bold"), bar, Text(f"{share:.0%} of its memory at most", color))
+        verdict, name, peak = describe_fit(each, report)
+        share = report.estimate.device_peak_bytes.upper / each.gpu.memory_bytes
+        mark, color = {"fits": ("✓", "green"), "tight": ("!", "yellow")}.get(each.verdict.value, ("✗", "bold red"))
+        bar = ProgressBar(total=1.0, completed=min(1.0, share), width=8, complete_style=color, finished_style=color)
+        table.add_row(Text(f"{mark} {name}", color), bar, f"{verdict}: {peak}")
     if report.gpus:
         console.print(table)
         console.print()
+        text = text.partition("\n\n")[2]
     draw_text(console, text)
 
 

@@ -42,7 +42,7 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
             # Click says nothing but the help.
             message = f"Missing argument '{command.subcommand_metavar.split()[0]}'."
     proposed = " or ".join(islice(dict.fromkeys(meant), MAX_MEANT))
-    if not (proposed or more or isinstance(error, click.BadParameter)):
+    if not (proposed or more or isinstance(error, click.BadParameter) or isinstance(command, click.Group)):
         more = _list_options(command)
     lines = [f"Did you mean {proposed}?"] if proposed else []
     lines += [more] if more else []
@@ -131,7 +131,7 @@ def _find_similar(typed: str, known: list[str]) -> list[str]:
 def _list_options(command: click.Command) -> str:
     """Return what a command takes as a line, "" where that is long."""
     options = [each.opts[0] for each in command.params if isinstance(each, click.Option) and not each.hidden]
-    if not command.params and not isinstance(command, click.Group):
+    if not command.params:
         return f"devkit {command.name} takes no arguments."
     return f"Options: {', '.join(options)}." if 0 < len(options) <= MAX_LISTED else ""
 

@@ -3,6 +3,7 @@
 import re
 
 from devkit.doctor.checks.loader import load_check
+from devkit.doctor.fixes import DistroFamily
 from devkit.doctor.model import Check, find_check_page
 from devkit.doctor.problems import group_problems, show_commands
 from devkit.doctor.report.lines import Line, Tone, fold_lines
@@ -31,16 +32,20 @@ def find_symptom(check: Check) -> str:
 
 def format_explanation(check: Check, *, width: int) -> tuple[Line, ...]:
     """Format a check: what it finds, each with its fixes, then the healthy condition, why it matters and how it is seen."""
-    lines = fold_lines(f"{check.code} {find_symptom(check)}", width)
+    symptom = find_symptom(check)
+    lines = fold_lines(f"{check.code} {symptom}", width)
     for group in group_problems(check.code):
         lines += [Line("")]
-        for message in group.messages:
+        for message in (each for each in group.messages if each != symptom):
             lines += fold_lines(f"Problem: {message}", width)
         lines += [Line("How to fix it:")]
         for remedy in group.remedies:
             condition = remedy.condition or ("otherwise" if len(group.remedies) > 1 else "")
             lines += fold_lines(f"- [{condition}] {remedy.summary}" if condition else f"- {remedy.summary}", width)
-            lines += [Line(f"    {command}") for command in show_commands(remedy.row)]
+            commands = show_commands(remedy.row, family=DistroFamily.UBUNTU)
+            if commands != show_commands(remedy.row):
+                lines += [Line("  On Ubuntu; the page below has other distributions:")]
+            lines += [Line(f"    {command}") for command in commands]
     lines += [Line(""), *fold_lines(f"Healthy: {check.title}.", width)]
     for heading, text in check.explanation:
         lines += [Line(""), *fold_lines(f"{heading}: {text}" if heading else text, width)]

@@ -242,15 +242,20 @@ def format_estimate_report(report: EstimateReport, *, width: int) -> str:
     return escape_text("\n".join(_list_lines(report, width)))
 
 
+def describe_fit(each: GpuReport, report: EstimateReport) -> tuple[str, str, str]:
+    """Describe the verdict on a GPU, its name, and the peak beside its memory."""
+    gpu, device = each.gpu, report.estimate.device_peak_bytes
+    verdict = _VERDICTS[each.verdict]
+    if gpu.lacks_bf16 and report.settings.precision is Precision.BF16 and each.verdict is not Fit.DOES_NOT_FIT:
+        verdict = f"no bf16 in hardware, so use --dtype fp16; {verdict} in memory"
+    peak = f"{format_bytes(device.point)} of {format_bytes(gpu.memory_bytes)}, at most {format_bytes(device.upper)}"
+    return verdict, gpu.name if gpu.count == 1 else f"{gpu.name} (one of {gpu.count})", peak
+
+
 def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
     estimate = report.estimate
     for each in report.gpus:
-        gpu, device = each.gpu, estimate.device_peak_bytes
-        name = gpu.name if gpu.count == 1 else f"{gpu.name} (one of {gpu.count})"
-        peak = f"{format_bytes(device.point)} of {format_bytes(gpu.memory_bytes)}, at most {format_bytes(device.upper)}"
-        verdict = _VERDICTS[each.verdict]
-        if gpu.lacks_bf16 and report.settings.precision is Precision.BF16 and each.verdict is not Fit.DOES_NOT_FIT:
-            verdict = f"no bf16 in hardware, so use --dtype fp16; {verdict} in memory"
+        verdict, name, peak = describe_fit(each, report)
         yield wrap_text(f"{verdict}: {name}, {peak}", width=width)
     if report.gpus:
         yield ""

@@ -72,8 +72,8 @@ def _list_reasons(
     if candidate.rocm is not None:
         yield _from_rows("rocm", str(candidate.rocm), "the wheel is built with it, and includes it", index)
     is_cpu = problem.vendor is Vendor.CPU
-    built = "for the CPU, without gigabytes of CUDA libraries" if is_cpu else f"built with {candidate.built_for}"
-    yield _from_rows("torch_index", index.url, f"the wheels of torch {built}", index)
+    built = "for the CPU, without gigabytes of CUDA libraries" if is_cpu else f"for {candidate.built_for}"
+    yield _from_rows("torch_index", index.url, f"torch {built}", index)
     yield _from_rows("python", python, _explain_python(problem, image), _find_python(python, problem) or release)
     image_row = image.row or problem.tables.images.python_images[0]
     yield _from_tables("base_image", image.tag, _explain_image(winner, problem, image), image_row, is_listed=image.row)
@@ -119,7 +119,7 @@ def _explain_python(problem: Problem, image: BaseImage) -> str:
         return "requested"
     if problem.request.image or image.cuda is not None:
         return f"the Python of {image.tag}"
-    because = "the most widely supported Python that every wheel of the plan exists for"
+    because = "the most widely supported Python with all wheels"
     constraints = problem.request.constraints_on(PYTHON)
     return f"{because}; {' and '.join(map(str, constraints))}" if constraints else because
 
@@ -131,7 +131,7 @@ def _explain_image(winner: Evaluation, problem: Problem, image: BaseImage) -> st
     if image.cuda is not None:
         return f"it has the cuda-compat libraries that the driver needs to run CUDA {candidate.cuda}"
     if candidate.cuda is not None or candidate.rocm is not None:
-        return f"slim: the torch wheel includes {'CUDA' if candidate.cuda else 'ROCm'} itself, so the image needs none"
+        return f"slim: the torch wheel includes {'CUDA' if candidate.cuda else 'ROCm'}"
     return "slim: torch for the CPU needs nothing more"
 
 

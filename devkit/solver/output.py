@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal
 
 from devkit.compat.version_tables import format_stale_warning
 from devkit.facts.dependencies import Dependencies, Framework, Resolved
 from devkit.facts.values import Unknown
 from devkit.formats.documents import MAY_LACK, Json, build_from, encode
-from devkit.solver.plan import Blocker, CompileMode, Conflict, Plan, Reason, Vendor
+from devkit.solver.plan import RESOLUTION, Blocker, CompileMode, Conflict, Plan, Reason, Vendor
 from devkit.text import count_days, format_count, join_some, join_words, wrap_text
 
 _INDENT = "  "
-_NARROWEST_COLUMN = 30
-_WIDEST_VALUE = 26
 """A longer value, such as an address, gets its own line."""
 
 
@@ -195,15 +194,17 @@ def format_answer(
     if isinstance(answer, Conflict):
         parts = [format_conflict(answer, width=width)]
     else:
-        resolved = wrap_text(describe_resolution(answer), width=width)
-        parts = [_format_reasons(answer, width=width), resolved, _format_warnings(answer.warnings, width=width)]
+        is_shown = {name for name, _ in answer.project_packages} <= {reason.field for reason in answer.reasons}
+        resolved = "" if is_shown else wrap_text(describe_resolution(answer), width=width)
+        parts = [format_choices(answer, width=width), resolved, _format_warnings(answer.warnings, width=width)]
     if isinstance(answer, Plan) and answer.lacks_gpu and not is_cpu_requested:
         hint = 'To plan for a machine with a GPU: --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from there.'
         parts.append(wrap_text(hint, width=width))
     stale = format_stale_warning(answer.data_as_of, today) if today else None
     parts += [_format_warnings((stale,) if stale else (), width=width)]
     parts.append(wrap_text(format_age(answer, today), width=width))
-    return "\n\n".join(part for part in parts if part)
+    first, *rest = filter(None, parts)
+    return "\n\n".join((first, "\n".join(rest)))
 
 
 def format_age(answer: Plan | Conflict, today: str | None) -> str:
@@ -244,22 +245,16 @@ def describe_plan(plan: Plan) -> str:
     return f"{what} for {built} on Python {plan.python}"
 
 
-def _format_reasons(plan: Plan, *, width: int) -> str:
-    rows = [(reason.field, reason.value, reason.because) for reason in plan.reasons]
-    names = max(len(row[0]) for row in rows)
-    values = max(len(row[1]) for row in rows if len(row[1]) <= _WIDEST_VALUE)
-    left = names + values + 2 * len(_INDENT)
-    if width - left < _NARROWEST_COLUMN:
-        # Too narrow for three columns: the reason goes below.
-        left, values = 2 * len(_INDENT), width
-    lines = []
-    for name, value, because in rows:
-        folded = wrap_text(because, width=max(width, left + _NARROWEST_COLUMN), indent=" " * left).splitlines()
-        head = f"{name:<{names}}  {value:<{values}}"
-        if len(head) <= left:
-            head, folded = head + folded[0][len(head) :], folded[1:]
-        lines += [head.rstrip(), *folded]
-    return "\n".join(lines)
+def format_choices(plan: Plan, *, width: int) -> str:
+    """Format each choice with its reason as a line, folded to `width`; packages with the same reason share one."""
+    rows = []
+    for because, reasons in groupby(plan.reasons, key=lambda reason: reason.because):
+        alike = [each for each in reasons if each.field != RESOLUTION]
+        shown = ", ".join(f"{each.field} {each.value}" for each in alike)
+        rows += [("packages", shown, because)] if len(alike) > 1 else [(alike[0].field, alike[0].value, because)]
+    left = max(len(name) for name, *_ in rows) + len(_INDENT)
+    lines = (f"{name:<{left}}{value}{_INDENT}{because}" for name, value, because in rows)
+    return "\n".join(wrap_text(line, width=width, hanging=" " * left) for line in lines)
 
 
 def _format_warnings(warnings: tuple[str, ...], *, width: int) -> str:

@@ -377,10 +377,10 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["help"], "No such command 'help'.\n  devkit --help\n", id="help as a command"),
         pytest.param(["completion"], "from: bash, zsh, fish\n  devkit completion --help\n", id="no shell to complete"),
         pytest.param(["plan", "--python", "abc"], "such as 3.12.", id="a word for a Python"),
-        pytest.param(["verify", "--here", "--model", __file__], "was not found", id="a file that is no model"),
+        pytest.param(["verify", "--here", "--model", __file__], "is a file, but a model is a", id="a file that is no model"),
         pytest.param(["finetune", "--lr", "1"], "Did you mean --learning-rate?", id="the initials of a flag"),
         pytest.param(
-            ["estimate", "x", "--seq-len", "1"], "Did you mean --max-length or", id="the words of another program"
+            ["estimate", "x", "--seq-len", "1"], "Did you mean --max-length?", id="the words of another program"
         ),
         pytest.param(["export", "nomad"], "One of kubernetes, slurm", id="a command that resembles none of a few"),
         pytest.param(["doctor", "--fix", "-y"], "Did you mean --yes?", id="the letter of a flag"),
