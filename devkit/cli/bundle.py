@@ -27,7 +27,7 @@ SCHEMA = "devkit.bundle/1"
     "--output",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="The folder to write, or one file if it ends with .tar. Default: NAME-bundle beside DIR.",
+    help="The folder to write, or one file if it ends with .tar. Default: NAME-bundle next to DIR.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--dry-run", is_flag=True, help="List the contents without starting an engine.")

@@ -113,7 +113,7 @@ def _print_failure(failure: "Failure") -> None:
 @config_option
 @context_option
 @click.option("--rebuild", is_flag=True, help="Recreate the container, which ends its programs.")
-@click.option("--no-cache", is_flag=True, help="Build the image without its cache, too.")
+@click.option("--no-cache", is_flag=True, help="Also build the image without its cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def up(
@@ -198,7 +198,7 @@ def run(
 @click.option("--volumes", is_flag=True, help="Also remove the container and its volumes, including their caches.")
 @click.pass_context
 def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: bool) -> None:
-    """Stop the dev container of DIR and the services beside it. The next `devkit up` starts it as it was."""
+    """Stop the dev container of DIR and the services alongside it. The next `devkit up` starts it as it was."""
     from devkit.devcontainer.engine import find_client
     from devkit.devcontainer.starting import stop_dev_container
     from devkit.probe.host import LocalHost

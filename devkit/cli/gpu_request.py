@@ -19,7 +19,7 @@ from devkit.render.container.compose import CPU_MODE, GPU_MODES, render_gpu_scri
 def gpu_request(
     modes: str, engine: str | None, slug: str, devices: str, script: str, folder: str | None, *, graphical: bool
 ) -> NoReturn:
-    """Write gpu.local.yml and .env beside SCRIPT, which is gpu.sh, or .env into FOLDER."""
+    """Write gpu.local.yml and .env next to SCRIPT, which is gpu.sh, or .env into FOLDER."""
     named = tuple(modes.split(","))
     vendor = next((mode.vendor for mode in GPU_MODES if mode.name in named), CPU_MODE)
     text = render_gpu_script(

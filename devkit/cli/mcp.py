@@ -34,7 +34,7 @@ from devkit.release import INSTALL_MCP_COMMAND
 def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> None:
     """Serve doctor, explain, plan, estimate, init, fixes and verify as tools for AI assistants.
 
-    A tool changes files only after it showed the diff. Editors start this command: see the guide "AI assistants".
+    A tool changes files only after showing the diff. Editors start this command: see the guide "AI assistants".
     """
     try:
         from devkit.cli.mcp_server import MAX_REQUEST_BYTES, build_server

@@ -141,8 +141,8 @@ _VERSIONS = (
     ),
 )
 _PROJECT = (
-    click.option("--extra", "extras", multiple=True, metavar="NAME", help="Install this extra, too. Repeat."),
-    click.option("--group", "groups", multiple=True, metavar="NAME", help="Install this group, too. Repeat."),
+    click.option("--extra", "extras", multiple=True, metavar="NAME", help="Also install this extra. Repeat."),
+    click.option("--group", "groups", multiple=True, metavar="NAME", help="Also install this group. Repeat."),
     click.option("--requirements", multiple=True, metavar="FILE", help="Install only this list. Repeat."),
     click.option(
         "--stack",
