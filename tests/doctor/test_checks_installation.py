@@ -190,7 +190,7 @@ CASES = [
     ("DRV001", unsigned("Loading of module with unavailable key is rejected"), NOT_ENROLLED, "the log says so"),
     ("DRV001", unsigned(module_signer=DKMS, signer_is_enrolled=False), NOT_ENROLLED, "the key is not in the list"),
     ("DRV001", unsigned(module_signer=""), "error: it is not signed | confidence: certain", "no signature at all"),
-    ("DRV001", LOCKED, "error: this kernel refuses | confidence: likely", "a locked kernel without Secure Boot"),
+    ("DRV001", LOCKED, "error: this kernel rejects | confidence: likely", "a locked kernel without Secure Boot"),
     ("DRV001", unsigned(module_signer=DKMS, signer_is_enrolled=True), NOT_IT, "the key is enrolled"),
     (
         "DRV001",

@@ -1,11 +1,11 @@
 #!/bin/bash
 # Written by devkit 0.2.0. To change it, edit [job] of devkit.toml and run `devkit export slurm` again.
 #
-# Build the image file for Apptainer, on a machine of the cluster where building is allowed. A private registry requires
+# Build the image file for Apptainer, on a cluster machine where building is allowed. A private registry requires
 # a login first: apptainer registry login.
 #
 # The image is unpacked before it is packed again: about three times its size is needed, and /tmp is often memory.
-# DEVKIT_TMP names another folder. Sources: https://apptainer.org/docs/user/main/build_env.html
+# DEVKIT_TMP names a different folder. Sources: https://apptainer.org/docs/user/main/build_env.html
 
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
