@@ -191,7 +191,7 @@ def render_text(name: str, *, width: int) -> str:
 
 
 def render_svg(name: str) -> str:
-    """Return a screen as SVG, without rich's fonts of another server and its clip for each line.
+    """Return a screen as SVG, without rich's fonts of another server, its clip for each line and its empty lines.
 
     Where TIMES has the screen, its lines appear one after another.
     """
@@ -200,7 +200,7 @@ def render_svg(name: str) -> str:
     draw(console)
     template = re.sub(r"\n *@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("{lines}", "")
     svg = re.sub(
-        r' clip-path="url\(#[\w-]+-line-\d+\)"',
+        r' clip-path="url\(#[\w-]+-line-\d+\)"|\n\s*(?=\n)',
         "",
         console.export_svg(title=title, unique_id=name, code_format=template),
     )

@@ -32,7 +32,7 @@ MAX_ROWS = 20
 def compare(ctx: click.Context, *, reports: tuple[str, ...], as_json: bool) -> None:
     """Show which machines deviate from the majority, and how.
 
-    REPORT is a file of saved facts (devkit doctor --save-facts) or of a JSON report of doctor or verify, or a folder of
+    REPORT is a file of saved facts (devkit doctor --save-facts), a JSON report of doctor or verify, or a folder of
     such files, each named for its machine. Ends with 1 when something differs or a file cannot be read.
     """
     from devkit.doctor.comparison import compare_nodes
