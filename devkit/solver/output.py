@@ -248,8 +248,9 @@ def describe_plan(plan: Plan) -> str:
 def format_choices(plan: Plan, *, width: int) -> str:
     """Format each choice with its reason as a line, folded to `width`; packages with the same reason share one."""
     rows = []
-    for because, reasons in groupby(plan.reasons, key=lambda reason: reason.because):
-        alike = [each for each in reasons if each.field != RESOLUTION]
+    for because, same in groupby(plan.reasons, key=lambda reason: reason.because):
+        reasons = list(same)
+        alike = [each for each in reasons if each.field != RESOLUTION] or reasons
         shown = ", ".join(f"{each.field} {each.value}" for each in alike)
         rows += [("packages", shown, because)] if len(alike) > 1 else [(alike[0].field, alike[0].value, because)]
     left = max(len(name) for name, *_ in rows) + len(_INDENT)
