@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
@@ -84,18 +83,10 @@ def draw_captured(show: Callable[[], Callable[[], object]]) -> Callable[[Console
     return draw
 
 
-def show_command(*words: str) -> Callable[[], Callable[[], object]]:
-    """Return what runs a command that needs neither machine nor network."""
-
-    def show() -> Callable[[], object]:
-        argv, sys.argv = sys.argv, ["devkit", *words]
-        try:
-            devkit(list(words), standalone_mode=False)
-        finally:
-            sys.argv = argv
-        return str
-
-    return show
+def show_command(*words: str) -> Callable[[], object]:
+    """Show a command that needs neither machine nor network."""
+    devkit(words, standalone_mode=False)
+    return str
 
 
 def show_verify() -> Callable[[], object]:
@@ -160,7 +151,7 @@ SCREENS = {
     "doctor-no-gpu": ("devkit doctor", draw_doctor("no-gpu-laptop")),
     "doctor-driver": ("devkit doctor", draw_doctor("driver-lib-mismatch")),
     **{
-        shlex.split(command)[1]: (command, draw_captured(show_command(*shlex.split(command)[1:])))
+        shlex.split(command)[1]: (command, draw_captured(partial(show_command, *shlex.split(command)[1:])))
         for command in (
             'devkit plan examples/quickstart --gpu "RTX 4090" --driver 580.95.05 --no-resolve',
             'devkit estimate llama-3.1-8b --method qlora --gpu "RTX 4090"',

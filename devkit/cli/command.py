@@ -32,8 +32,13 @@ class Command(click.Command):
         self.removed = removed or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, flags of the last release included. Raises DevkitError for one that was removed."""
-        return super().parse_args(ctx, self._replace_renamed(args))
+        """Parse the arguments, flags of the last release included, and keep them in `meta`, with present flags alone.
+
+        Raises DevkitError for a flag that was removed.
+        """
+        words = self._replace_renamed(args)
+        ctx.meta["words"] = tuple(words)
+        return super().parse_args(ctx, words)
 
     def _replace_renamed(self, args: Sequence[str]) -> list[str]:
         found: list[str] = []

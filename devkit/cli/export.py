@@ -142,7 +142,9 @@ def _build_command(target: ExportTarget) -> click.Command:
         type=_OUTPUT,
         help=f"Write to this folder once, and do not store flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
-    @click.option("--force", is_flag=True, help="Write a job that does not fit according to the estimate; discard edits.")
+    @click.option(
+        "--force", is_flag=True, help="Write a job that does not fit according to the estimate; discard edits."
+    )
     @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
     @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
     @click.option("--yes", is_flag=True, help="Replace files without asking.")

@@ -131,7 +131,7 @@ def plan(
             dependencies = select_torch_build(dependencies, answer)
             costs = format_compile_costs(answer)
             # What describes the plan describes the dev container.
-            following = [f"Next: {shlex.join(['devkit', 'init', *sys.argv[sys.argv.index('plan') + 1 :]])}"]
+            following = [f"Next: {shlex.join(['devkit', 'init', *click.get_current_context().meta['words']])}"]
         choices = () if ignore_dependencies else list_choices(dependencies)
         text = format_answer(answer, width=width, is_cpu_requested=wants_cpu, today=today())
         text = "\n".join((text, *costs, *(wrap_text(line, width=width) for line in choices), *following))
