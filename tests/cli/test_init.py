@@ -39,7 +39,7 @@ def test_a_fresh_directory_and_a_second_run(tmp_path):
     root = tmp_path / "new"
     first = devkit("init", root, *GPU)
     assert (first.returncode, first.stderr) == (0, "")
-    assert "wrote" in first.stdout
+    assert f"to the new folder {root}" in first.stdout
     before = tree(root)
     assert {"devkit.toml", "devkit.lock", ".devcontainer/Dockerfile", ".devcontainer/gpu.sh"} <= set(before)
     second = devkit("init", root)

@@ -377,7 +377,9 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["help"], "No such command 'help'.\n  devkit --help\n", id="help as a command"),
         pytest.param(["completion"], "from: bash, zsh, fish\n  devkit completion --help\n", id="no shell to complete"),
         pytest.param(["plan", "--python", "abc"], "such as 3.12.", id="a word for a Python"),
-        pytest.param(["verify", "--here", "--model", __file__], "is a file, but a model is a", id="a file that is no model"),
+        pytest.param(
+            ["verify", "--here", "--model", __file__], "is a file, but a model is a", id="a file that is no model"
+        ),
         pytest.param(["finetune", "--lr", "1"], "Did you mean --learning-rate?", id="the initials of a flag"),
         pytest.param(
             ["estimate", "x", "--seq-len", "1"], "Did you mean --max-length?", id="the words of another program"
@@ -393,6 +395,10 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["plan", __file__], "--requirements FILE", id="a file for a folder"),
         pytest.param(["up", "-d"], "Options: --config, --context,", id="a flag that resembles none of a few"),
         pytest.param(["try", "x"], "devkit try takes no arguments.", id="an argument of a command without any"),
+        pytest.param(
+            ["export", "slurm", "--mem", "64"], "Did you mean --set memory=VALUE?", id="a setting without a flag"
+        ),
+        pytest.param(["export", "slurm", "--time", "4x"], "'4x', which is not a duration", id="a time with a typo"),
         pytest.param(["fleet"], "Missing argument 'COMMAND'.\n  One of compare,", id="half a command"),
         pytest.param(["estimate", "llama-3.1-8b", "--gpu", "24GB"], "RTX 4090", id="memory for a GPU"),
         pytest.param(["explain", "."], ". is a folder", id="a folder for a log"),
