@@ -75,7 +75,7 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
     words = typed.strip("-").split("-")
     renamed = getattr(context.command, "renamed", {})
     settings = {each.strip("-"): f"{new}VALUE" for each, new in renamed.items() if new.endswith("=")}
-    told = [new for name, new in settings.items() if len(typed) > 2 and name.startswith("-".join(words))]
+    told: list[str] = []
     known: dict[str, str] = {}
     for param in context.command.get_params(context):
         is_option = isinstance(param, click.Option)
