@@ -253,7 +253,7 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         else:
             click.echo(text)
         if command and report.fits_somewhere:
-            click.echo(escape_text(f"\nTo train so:\n  {command}"))
+            click.echo(escape_text(f"\nNext:\n  {command}"))
     ctx.exit(ExitCode.DONE if report.fits_somewhere else ExitCode.ANSWER_IS_NO)
 
 
