@@ -81,7 +81,7 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
         is_option = isinstance(param, click.Option)
         if getattr(param, "hidden", False):
             continue
-        flag = max(param.opts, key=len) if is_option else f"{param.make_metavar(context)} without a flag"
+        flag = max(param.opts, key=len) if is_option else f"{param.human_readable_name} without a flag"
         name = max(param.opts, key=len).strip("-").split("-")
         known |= {"-".join(name): flag} | {each.strip("-"): each for each in param.secondary_opts}
         is_initials = len(words) == 1 and "".join(word[0] for word in name).startswith(words[0])

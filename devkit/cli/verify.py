@@ -24,7 +24,7 @@ DEFAULT_TIMEOUT_S = 600.0
 @directory_argument
 @click.option("--here", is_flag=True, help="Prove this machine, without a container engine.")
 @click.option("--quick", is_flag=True, help="Prove only the device, its kernels and a short LoRA run.")
-@click.option("--standard", is_flag=True, hidden=True)
+@click.option("--standard", is_flag=True, hidden=True, expose_value=False)
 @click.option("--full", is_flag=True, help="Also prove 8-bit bases and optimizers, checkpointing, torch.compile.")
 @click.option(
     "--model",
@@ -72,7 +72,6 @@ def verify(
     *,
     here: bool,
     quick: bool,
-    standard: bool,
     full: bool,
     model: str,
     job: str,
@@ -93,9 +92,8 @@ def verify(
     from devkit.verify.report import format_proof_report
     from devkit.workload.finetune.settings import read_settings_file
 
-    chosen = [name for name, is_chosen in (("quick", quick), ("standard", standard), ("full", full)) if is_chosen]
-    if len(chosen) > 1:
-        raise DevkitError(f"--{' and --'.join(chosen)} exclude each other", "Leave one of them out.")
+    if quick and full:
+        raise click.UsageError("--quick and --full exclude each other")
     if bench:
         ctx.exit(_run_benchmark(output or Path("gpu-report"), as_json=as_json))
     if output is not None and not output.parent.is_dir():
@@ -108,7 +106,7 @@ def verify(
         report = _prove(
             directory,
             here=here,
-            depth=(*chosen, "standard")[0],
+            depth="quick" if quick else "full" if full else "standard",
             timeout_s=timeout_s,
             model=model,
             job=job,

@@ -220,7 +220,7 @@ CASES = [
     ("PRJ030", with_args("--userns=keep-id"), "passed", "with it", podman(rootless=True)),
     ("PRJ030", with_args("--userns", "keep-id"), "passed", "with it in two words", podman(rootless=True)),
     ("PRJ030", with_args(), "skipped", "Podman of root", podman(rootless=False)),
-    ("PRJ033", cuda(OLD_DEVEL), "warning: devel image of CUDA 11.8 or newer.", "older than the GPU", capable("8.9")),
+    ("PRJ033", cuda(OLD_DEVEL), "warning: devel image for CUDA 11.8 or newer.", "older than the GPU", capable("8.9")),
     ("PRJ033", cuda("11.8.0-devel-ubuntu22.04"), "passed", "the first that knows it", capable("8.9")),
     ("PRJ033", cuda("13.0.2-devel-ubuntu24.04"), "warning: CUDA 12.9 or older.", "newer than its last", capable("7.0")),
     ("PRJ033", cuda("12.9.1-devel-ubuntu24.04"), "passed", "a patch of its last", capable("7.0")),
