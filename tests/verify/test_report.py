@@ -185,7 +185,7 @@ def test_the_log_of_a_crash_is_read_where_the_reason_says_nothing():
 def test_a_known_error_shows_its_fix():
     stage = StageResult("torch", FAILED, reason="ImportError: libstdc++.so.6: cannot open shared object file")
     text = format_proof_report(report(stage), width=200)
-    assert "Likely: libstdc++.so.6 is a library of the distribution" in text
+    assert "Likely: libstdc++.so.6 is a distribution library" in text
     assert "apt-get install" in text.partition("What to do:")[2]
 
 
