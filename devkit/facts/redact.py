@@ -114,7 +114,7 @@ def count_removed(before: str, after: str) -> int:
         return re.findall(r"\w+|\W", text)
 
     total = 0
-    for old, new in zip(before.splitlines(), after.splitlines(), strict=False):
+    for old, new in zip(before.split("\n"), after.split("\n"), strict=False):
         if old != new:
             changes = difflib.SequenceMatcher(None, split(old), split(new), autojunk=False).get_opcodes()
             total += sum(kind != "equal" for kind, *_ in changes)
@@ -141,7 +141,7 @@ def build_redaction(facts: Facts) -> Redaction:
     machines = {match[1] for text in texts for match in _LOG_LINE.finditer(text)}
     systems = [side.system for side in (facts, facts.inside) if isinstance(side, Facts)]
     machines |= {each.host_name for each in systems if isinstance(each, System) and isinstance(each.host_name, str)}
-    hosts = {name for found in (*remote, *machines) for name in (found, found.partition(".")[0]) if _is_name(name)}
+    hosts = {name for found in (*remote, *machines) for name in (found, found.partition(".")[0])}
     found = {**dict.fromkeys(hosts, "host"), **dict.fromkeys(people, "user")}
     # The longest first: a short name may be part of a long one.
     return Redaction(tuple(sorted(((n, s) for n, s in found.items() if _is_name(n)), key=lambda pair: -len(pair[0]))))

@@ -111,7 +111,8 @@ def contains_token(text: str) -> bool:
 @functools.lru_cache(maxsize=CACHED_TEXTS)
 def _redact(text: str) -> str:
     for shape in _SHAPES:
-        text = shape.sub("redacted", text)
+        # A private key keeps its lines, so that the ones below it keep their numbers.
+        text = shape.sub(lambda found: re.sub("[^\n]+", "redacted", found[0]), text)
     text = _HEADER.sub(lambda found: f"{found[1] or found[2]}redacted", text)
     text = _KEY.sub(_blank_value, text)
     for option in _OPTIONS:
@@ -124,16 +125,17 @@ def _redact(text: str) -> str:
 def _blank_value(found: re.Match[str]) -> str:
     value = found["quoted"] if found["quote"] else found["bare"]
     counts = _NUMBER_OF.fullmatch(re.split(r"[._-]", found["key"])[-1])
-    if not value or (_NOT_SECRET.fullmatch(value) and (counts or not re.fullmatch(r"[\d.,/]+", value))):
+    if _NOT_SECRET.fullmatch(value) and (counts or not re.fullmatch(r"[\d.,/]+", value)):
         return found[0]
     return f"{found['key']}{found['between']}{found['quote'] or ''}redacted"
 
 
 def _blank_apart(found: re.Match[str]) -> str:
     value = found["bare"]
-    if not is_random(value) and (_WORDLIKE.fullmatch(value) or (value.isalnum() and len(value) < 20)):
+    is_word = _WORDLIKE.fullmatch(value) or (value.isalnum() and len(value) < 20)
+    if _NOT_SECRET.fullmatch(value) or (is_word and not is_random(value)):
         return found[0]
-    return found[0] if _NOT_SECRET.fullmatch(value) else found[0].removesuffix(value) + "redacted"
+    return found[0].removesuffix(value) + "redacted"
 
 
 def is_random(word: str) -> bool:

@@ -46,7 +46,7 @@ def _hide_values(diff: str, before: str) -> str:
     """Hide the values of environment variables and build arguments that a file had before: they are the user's."""
     diff = _OLDER_ENV.sub(lambda found: f"{found[1]} …" if found[2] in before else found[0], diff)
     for key, value in sorted(set(_find_values(before)), key=lambda pair: (-len(pair[1]), pair)):
-        beside = rf"""((?<![\w$/.-]){re.escape(key)}["']?[ ]*[=:][ ]*["']?)""" if key else r"(^[-+ ]\s*)"
+        beside = rf"""((?:^-|(?<![\w$/.-])){re.escape(key)}["']?[ ]*[=:][ ]*["']?)""" if key else r"(^[-+ ]\s*)"
         diff = re.sub(rf"(?m){beside}{re.escape(value)}", r"\1…", diff)
     return diff
 

@@ -19,6 +19,7 @@ from devkit.facts.gpu import Gpu, KernelLog, NvmlAnswer, Xid
 from devkit.facts.machine import Storage, System
 from devkit.facts.model import Facts
 from devkit.facts.redact import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
+from devkit.facts.secrets import contains_token, holds_secret, is_random
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.doctor.machines import healthy, inside
@@ -44,10 +45,11 @@ def shown(text):
         pytest.param("unix:///home/alice/d.sock", "unix:///home/user/d.sock", id="a home inside a URL"),
         pytest.param("/home/alice and group alice", "/home/user and group user", id="the name anywhere else"),
         pytest.param("/home/al/malice", "/home/user/malice", id="but not inside other words"),
+        pytest.param("/home/al, al and /home/z, z", "/home/user, user and /home/user, z", id="a letter is no name"),
         pytest.param("/srv/homes/alice/x", "/srv/homes/alice/x", id="a folder that only looks like a home"),
         pytest.param("/root/.cache", "/root/.cache", id="root identifies no person"),
         pytest.param("tcp://gpu7.example.com:2376", "tcp://host:2376", id="a remote engine"),
-        pytest.param("ssh://bob@gpu7", "ssh://host", id="a login at a remote engine"),
+        pytest.param("ssh://bob@gpu7 lost gpu7", "ssh://host lost host", id="a login at a remote engine"),
         pytest.param("tcp://gpu7:1 refused: gpu7", "tcp://host:1 refused: host", id="its name in a message"),
         pytest.param("http://proxy.corp.example:3128", "http://host:3128", id="a company's proxy"),
         pytest.param("socks5://127.0.0.1:7890 is a proxy", "socks5://127.0.0.1:7890 is a proxy", id="a proxy here"),
@@ -243,12 +245,15 @@ def test_redacted_facts_are_judged_as_the_true_ones_are(name):
             "gpubox17.corp.example", "on gpubox17, gpubox17.corp.example", "on host, host", id="long and short"
         ),
         pytest.param("gpubox17", "gpubox170", "gpubox170", id="not inside of another word"),
+        pytest.param("box", "box-mary on box, /home/box-mary", "user on host, /home/user", id="a part of a name"),
         pytest.param("ubuntu", "ubuntu 24.04", "ubuntu 24.04", id="a name that says nothing"),
         pytest.param("10", "10 GPUs", "10 GPUs", id="a number is no name"),
     ],
 )
 def test_the_machines_own_name(host_name, text, left):
-    facts = dataclasses.replace(healthy(), system=dataclasses.replace(healthy().system, host_name=host_name))
+    facts = dataclasses.replace(
+        healthy(), system=dataclasses.replace(healthy().system, host_name=host_name, kernel=text)
+    )
     assert build_redaction(facts).redact_text(text) == left
 
 
@@ -312,16 +317,30 @@ def test_names_and_addresses_of_everyday_logs_are_redacted(text, gone):
         "requirepass $REDIS_PASSWORD_1",
         "password: null, api_key=$API_KEY, tokens: 512",
         "OTP 25, signature=(x: int), psk is not set",
+        "password='', api_token = \"\"",
     ],
 )
 def test_what_a_diagnosis_needs_is_kept(text):
     assert Redaction(()).redact_text(text) == text
+    assert not holds_secret(text) and not contains_token(text)
+
+
+def test_a_word_after_a_key_is_secret_where_nobody_speaks_it():
+    kept = ["some-where.org", "lib/x86_64", "a1b2c3d4e5f6g7h8i9j"]
+    gone = ["a1b2c3d4e5f6g7h8i9j0", "abcdefg!1", "Xb1Cd2Ef3"]
+    assert [word for word in (*kept, *gone) if holds_secret(f"api_token {word}")] == gone
+    words = ["Xb1Cd2Ef3", "XAb1Cd2E", "xb1cd2ef3", "0xAb12Cd", "XB1CD2EF3", "Ab1Cd2Ef3"]
+    assert [word for word in words if is_random(word)] == ["Xb1Cd2Ef3"]
 
 
 def test_what_was_removed_is_counted_and_lines_that_may_hold_more_are_shown():
     before = "user=alice on node=gpu7\nloss 0.3\nlogin: bob"
     assert count_removed(before, Redaction(()).redact_text(before)) == 3
     assert count_removed(before, before) == 0
+    key = "-----BEGIN PRIVATE KEY-----\nAb12\n-----END PRIVATE KEY-----\n"
+    assert count_removed(f"{key}{before}", Redaction(()).redact_text(f"{key}{before}")) == 6
+    many = "user=alice " * 60
+    assert count_removed(many, Redaction(()).redact_text(many)) == 60
     doubtful = [f"id {number}: aB3dE5gH7jK9mN1pQ3sT" for number in range(6)]
     plain = ["commit 0123456789abcdef0123456789abcdef01234567", "torch.nn.modules.Conv2dNormActivation512x"]
     assert find_doubtful_lines("\n".join([*plain, *doubtful, *doubtful])) == (*doubtful[:5],)

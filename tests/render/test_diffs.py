@@ -33,6 +33,11 @@ def test_the_values_that_were_there_are_hidden(text):
     assert "+# added" in format_unified_diff("x", text.encode(), after.encode())
 
 
+def test_a_value_that_begins_with_another_is_hidden_whole():
+    shown = format_unified_diff("x", b"A_B: one\nb:\n  A_B: one two\n", b"")
+    assert shown.splitlines()[3:] == ["-A_B: …", "-b:", "-  A_B: …"]
+
+
 def test_what_devkit_adds_is_shown():
     shown = format_unified_diff("x", b"A_B: one\n", b"A_B: one\nNVIDIA_VISIBLE_DEVICES: all\nENV LEVEL debug\n")
     assert "+NVIDIA_VISIBLE_DEVICES: all\n+ENV LEVEL debug" in shown
