@@ -1,14 +1,17 @@
 """Files that are written whole: beside the older one, and renamed over it. A full disk leaves the older one as it was."""
 
 import contextlib
+import errno
 import os
 import re
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 
 from devkit.errors import DevkitError
+from devkit.reading import PIPE_TIMEOUT_S
 
 HINT = "Name a file in a folder that you can write to, on a disk with space."
 
@@ -17,19 +20,35 @@ def write_whole(path: Path, content: bytes, *, hint: str = HINT) -> None:
     """Write a file, old or new and never half, with the mode of the older one.
 
     Anything other than a regular file, such as /dev/stdout or a pipe, is written to directly; a link is followed.
-    Raises: DevkitError when the disk refuses.
+    Raises: DevkitError when the disk refuses, and for a pipe that nobody reads within ten seconds.
     """
     try:
         known = path.stat() if path.exists() else None
-        if known is not None and not stat.S_ISREG(known.st_mode):
-            with path.open("wb") as file:
-                file.write(content)
-        else:
+        if known is None or stat.S_ISREG(known.st_mode):
             _replace(path.resolve(), content, known)
+        else:
+            with open(path, "wb", opener=_open_pipe if stat.S_ISFIFO(known.st_mode) else None) as file:
+                file.write(content)
     except OSError as error:
         raise DevkitError(f"cannot write {path}: {error.strerror}", hint) from error
     except RuntimeError:  # Before 3.13, Python resolves no link that leads to itself.
         raise DevkitError(f"cannot write {path}: it is a link to itself", hint) from None
+
+
+def _open_pipe(path: str, flags: int) -> int:
+    ends_at = time.monotonic() + PIPE_TIMEOUT_S
+    while True:
+        try:
+            descriptor = os.open(path, (flags | os.O_NONBLOCK) & ~os.O_CREAT)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > ends_at:
+                raise TimeoutError(errno.ETIMEDOUT, f"nobody read it for {PIPE_TIMEOUT_S:.0f} s") from None
+            time.sleep(0.05)
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
 
 
 def _replace(target: Path, content: bytes, known: os.stat_result | None) -> None:

@@ -51,12 +51,15 @@ def test_the_mode_of_the_older_file_stays_and_a_link_is_followed(tmp_path):
 
 
 @posix
-def test_a_pipe_is_written_to(tmp_path):
+def test_a_pipe_is_written_to_where_somebody_reads_it(tmp_path, monkeypatch):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
     write_whole(pipe, b"new")
     assert reader.communicate(timeout=30)[0] == b"new"
+    monkeypatch.setattr("devkit.whole_files.PIPE_TIMEOUT_S", 0.1)
+    with pytest.raises(DevkitError, match="nobody read it"):
+        write_whole(pipe, b"new")
 
 
 def test_a_link_to_itself_is_said(tmp_path):

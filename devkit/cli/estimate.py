@@ -265,8 +265,12 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, object]:
         name = name.strip().replace("-", "_")
         if not mark or name not in _WITHOUT_FLAG:
             raise DevkitError(f"--set {text!r} is not a setting", f"Names: {', '.join(_WITHOUT_FLAG)}.")
-        found[name] = {"true": True, "false": False}.get(value, int(value) if value.isdecimal() else value)
+        found[name] = _parse_value(value)
     return found
+
+
+def _parse_value(text: str) -> bool | int | str:
+    return {"true": True, "false": False}.get(text, int(text) if text.isdecimal() else text)
 
 
 def format_finetune_command(model: str | None, settings: TrainingSettings) -> str:
@@ -358,7 +362,7 @@ def build_model_config(shape: Sequence[str], *, model: str | None) -> dict[str, 
         key, _, value = pair.partition("=")
         if not value or not (value.isdecimal() or value in ("true", "false") or key == "model_type"):
             raise DevkitError(f"invalid --shape {pair}: expected KEY=N", "Use the keys of config.json.")
-        config[key] = value if key == "model_type" else json.loads(value)
+        config[key] = value if key == "model_type" else _parse_value(value)
     if missing := [key for key in _NEEDED_KEYS if key not in config]:
         raise DevkitError(f"--shape lacks {', '.join(missing)}", "Put all of them in one --shape.")
     return config

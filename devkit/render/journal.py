@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from devkit.facts.decode import decode_fields
 from devkit.render.files import get_staging_path
 
 JOURNAL_PATH = get_staging_path(Path("journal")).name
@@ -47,13 +48,11 @@ def parse_journal(content: bytes) -> Journal | None:
     """Parse a journal; None for one that is torn, whose run had changed nothing yet."""
     try:
         document = json.loads(content)
-        if document["schema"] != SCHEMA:
+        if document.pop("schema") != SCHEMA:
             return None
-        steps = tuple(Step(str(each["path"]), str(each["before"]), str(each["after"])) for each in document["steps"])
-        return Journal(
-            int(document["folder"]), steps, tuple(map(str, document["made"])), is_staged=document["is_staged"] is True
-        )
-    except (ValueError, KeyError, TypeError, RecursionError):
+        steps = tuple(Step(**decode_fields(each, Step)) for each in document.pop("steps"))
+        return Journal(steps=steps, **decode_fields(document, Journal))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -207,7 +207,7 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
         pytest.param(("llama-3.1-8b", "--inference", "--rank", "8"), "--rank has no effect", id="a rank for inference"),
         pytest.param(("llama-3.1-8b", "--cache", "static"), "--cache has no effect", id="a cache for training"),
         pytest.param(("llama-3.1-8b", "--shape", "hidden_size=64"), "different models", id="a model and another one"),
-        pytest.param(("--shape", "hidden_size=64"), "--shape lacks num_hidden_layers", id="half a model"),
+        pytest.param(("--shape", "hidden_size=064"), "--shape lacks num_hidden_layers", id="half a model"),
         pytest.param(("--shape", "hidden_size=big"), "expected KEY=N", id="a width that is no number"),
         pytest.param(("llama-3.1-8b", "--why", "magic"), "no term 'magic'", id="a term that does not exist"),
         pytest.param(("llama-3.1-8b", "--inference", "--world", "3"), "cannot be split across 3", id="heads by three"),

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
+from devkit.facts.decode import decode_fields
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.host import LocalHost
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
@@ -151,6 +152,13 @@ def reject_lfs_pointer(file: Path) -> None:
         raise DevkitError(f"{file} is a pointer of Git LFS, not the file", f"Run git lfs pull in {file.parent}.")
 
 
+@dataclass(frozen=True)
+class _HeaderEntry:
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, ...]
+
+
 def read_safetensors_header(file: Path) -> tuple[StoredTensor, ...]:
     """Read the tensors' places from the header of a safetensors file. Raises DevkitError for an incomplete file."""
     reject_lfs_pointer(file)
@@ -165,9 +173,9 @@ def read_safetensors_header(file: Path) -> tuple[StoredTensor, ...]:
         tensors = []
         for name, entry in header.items():
             if name != "__metadata__":
-                begin, end = (8 + length + int(offset) for offset in entry["data_offsets"])
-                shape = tuple(int(each) for each in entry["shape"])
-                tensors.append(StoredTensor(name, str(entry["dtype"]), shape, file, begin, end))
+                found = decode_fields(entry, _HeaderEntry)
+                begin, end = (8 + length + offset for offset in found["data_offsets"])
+                tensors.append(StoredTensor(name, found["dtype"], found["shape"], file, begin, end))
     except OSError as error:
         raise DevkitError(f"{file} cannot be read to its end: {error.strerror}", FETCH_AGAIN_HINT) from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

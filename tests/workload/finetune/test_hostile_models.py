@@ -105,6 +105,7 @@ def test_shards_lie_beside_their_index(folder, name):
         header(b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 99999999999]}}'),
         header(b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [-99999, 0]}}'),
         header(b'{"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 0]}}'),
+        header(b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, Infinity]}}'),
         header(b'{"a": 1}'),
         header(b"[]"),
         b"",
