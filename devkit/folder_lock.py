@@ -150,7 +150,7 @@ def _describe_holder(found: os.stat_result) -> str:
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             # 1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF. Source: man 5 proc_locks.
             _, kind, _, _, pid, place, *_ = line.split()
-            if kind == "FLOCK" and int(place.rpartition(":")[2]) == found.st_ino and int(pid) > 0:
+            if kind == "FLOCK" and int(place.rpartition(":")[2]) == found.st_ino:
                 words = Path("/proc", pid, "cmdline").read_text(errors="replace").split("\0")
                 names = [Path(word).name for word in words]
                 # The word after it is the command; what follows may hold a login.

@@ -72,7 +72,7 @@ def _replace(target: Path, content: bytes, known: os.stat_result | None) -> None
         staged.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
-            staged.unlink(missing_ok=True)
+            staged.unlink()
         raise
     with contextlib.suppress(OSError):  # the file is written, whatever lies beside it
         _remove_leftovers(target.parent, start)

@@ -1,5 +1,6 @@
 """One writer at a time in a folder: others wait, say for whom, and give up; a killed one holds nothing."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.folder_lock import hold_folder
+from devkit.folder_lock import hold_folder, is_folder_held
 
+fcntl = pytest.importorskip("fcntl")
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -21,8 +23,6 @@ with hold_folder(Path(sys.argv[2])):
     print("held", flush=True)
     time.sleep(60)
 """
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows locks a file in the temporary folder")
 
 
 @pytest.fixture(autouse=True)
@@ -62,8 +62,10 @@ def test_the_second_writer_waits_says_so_and_names_the_first(holder):
 
 def test_a_killed_writer_holds_nothing(holder):
     folder, process = holder
+    assert is_folder_held(folder) is True
     process.send_signal(signal.SIGKILL)
     process.wait()
+    assert is_folder_held(folder) is False
     began = time.monotonic()
     with hold_folder(folder):
         assert time.monotonic() - began < 5
@@ -110,5 +112,36 @@ def test_a_missing_folder_is_made_and_taken_away_where_nothing_was_written(tmp_p
 def test_what_is_no_folder_has_no_lock(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path / "missing/folder"):
+        assert is_folder_held(path) is None
         with hold_folder(path):
             pass
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
+    def refuse(*_words):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with hold_folder(tmp_path):
+        assert is_folder_held(tmp_path) is None
+
+
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_a_folder_that_its_last_holder_removed_meanwhile_is_not_the_one_that_is_held(
+    tmp_path, monkeypatch, is_made_again
+):
+    folder, lock, locked = tmp_path / "folder", fcntl.flock, []
+    folder.mkdir()
+
+    def remove_first(descriptor, operation):
+        if not locked:
+            folder.rename(tmp_path / "removed")
+            if is_made_again:
+                folder.mkdir()
+        locked.append(os.fstat(descriptor).st_ino)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with hold_folder(folder):
+        assert len(locked) == 1 + is_made_again
+        assert not is_made_again or locked[1] == folder.stat().st_ino != locked[0]

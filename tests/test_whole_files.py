@@ -1,5 +1,6 @@
 """Files that are written whole: a disk that refuses leaves the older one as it was, and nothing beside it."""
 
+import errno
 import os
 import signal
 import stat
@@ -60,6 +61,18 @@ def test_a_pipe_is_written_to_where_somebody_reads_it(tmp_path, monkeypatch):
     monkeypatch.setattr("devkit.whole_files.PIPE_TIMEOUT_S", 0.1)
     with pytest.raises(DevkitError, match="nobody read it"):
         write_whole(pipe, b"new")
+
+
+def test_in_a_folder_of_somebody_elses_the_file_itself_is_written(tmp_path, monkeypatch):
+    def refuse(path, *_words):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    (tmp_path / "mine.json").write_text("old")
+    monkeypatch.setattr(os, "open", refuse)
+    write_whole(tmp_path / "mine.json", b"new")
+    with pytest.raises(DevkitError, match="Permission denied"):
+        write_whole(tmp_path / "other.json", b"new")
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["new"]
 
 
 def test_a_link_to_itself_is_said(tmp_path):

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder
-from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, compute_blob_id, find_version, keep_versions, parse_lock
+from devkit.render.devkit_lock import LOCK_PATH, compute_blob_id, find_version, keep_versions, parse_lock
 from devkit.render.diffs import format_unified_diff
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
@@ -98,13 +98,13 @@ DEVCONTAINER_REFUSALS = RefusalTexts()
 class KnownFiles:
     """Files that devkit wrote before: the id of each that the lock names, by path."""
 
-    files: dict[str, list[str]]
+    files: Mapping[str, str]
     was_written: bool
 
     def is_unmodified(self, path: str, content: bytes) -> bool:
         """Return True for a file as devkit left it, and for devkit's own wheel, which users do not edit."""
-        ids = self.files.get(path, ())
-        return compute_blob_id(content) in ids or ("" in ids and path.startswith(WHEELS_FOLDER))
+        known = self.files.get(path)
+        return known == compute_blob_id(content) or (known == "" and path.startswith(WHEELS_FOLDER))
 
 
 def compute_changes(
@@ -163,15 +163,8 @@ def compute_changes(
 
 def read_known_files(root: Path) -> KnownFiles:
     """Read which files devkit wrote into a project. Raises DevkitError for a lock that cannot be read."""
-    locks: list[DevkitLock] = []
     content = read_file(root, LOCK_PATH)
-    if content is not None:
-        locks.append(parse_lock(content))
-    files: dict[str, list[str]] = {}
-    for lock in locks:
-        for path, written in lock.files.items():
-            files.setdefault(path, []).append(written)
-    return KnownFiles(files, bool(locks))
+    return KnownFiles({} if content is None else parse_lock(content).files, content is not None)
 
 
 def compute_change(root: Path, artifact: Artifact) -> FileChange:
@@ -200,11 +193,10 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
             f"{artifact.path} still contains a conflict from an earlier run",
             "Choose between its marked parts, remove the markers, and run this again.",
         )
-    versions = (find_version(root, blob_id) for blob_id in known.files.get(artifact.path, ()))
-    base = next((version for version in versions if version is not None), None)
-    merged = None
-    if base is not None:
-        merged = merge_file(artifact.path, base=base.decode(), ours=change.before, theirs=artifact.content)
+    base = find_version(root, known.files[artifact.path]) if artifact.path in known.files else None
+    if base is None:
+        return change
+    merged = merge_file(artifact.path, base=base.decode(), ours=change.before, theirs=artifact.content)
     if merged is None:
         return change
     content, conflicts = merged
@@ -293,12 +285,7 @@ def write_changes(
     pending = [change for change in changes if change.action is not Action.UNCHANGED]
     if not pending:
         return
-    try:
-        made = _make_directories(root.resolve())
-    except OSError as error:
-        raise DevkitError(
-            f"cannot make {root}: {error.strerror}", "Choose a directory that you can write to."
-        ) from None
+    made = _make_root(root)
     try:
         with hold_folder(root):
             finish_writes(root)
@@ -494,8 +481,12 @@ def replace_file(
 
 def require_root(root: Path) -> None:
     """Raise DevkitError where the project's folder is missing and cannot be made; nothing is left behind."""
+    _remove_empty(_make_root(root))
+
+
+def _make_root(root: Path) -> list[Path]:
     try:
-        _remove_empty(_make_directories(root.resolve()))
+        return _make_directories(root.resolve())
     except OSError as error:
         raise DevkitError(
             f"cannot make {root}: {error.strerror}", "Choose a directory that you can write to."

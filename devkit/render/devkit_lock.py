@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -160,7 +161,8 @@ def read_project_lock(root: Path) -> DevkitLock:
 
 
 def _parse_id(entry: object) -> str:
-    if not isinstance(entry, str):
+    # It becomes the name of a file in the data folder and a word for git.
+    if not isinstance(entry, str) or not re.fullmatch(r"(?:[0-9a-f]{40})?", entry):
         raise TypeError("a file's entry is not its ID")
     return entry
 

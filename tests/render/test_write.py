@@ -158,16 +158,23 @@ def test_a_lock_cannot_reach_out_of_the_project(tmp_path):
     assert victim.exists()
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "{}", '{"schema": "devkit.lock/9", "files": {}}', '{"schema": "devkit.lock/3", "files": [1]}'],
-    ids=["empty", "cut", "a list", "no schema", "another schema", "files that are no table"],
-)
-def test_a_lock_that_cannot_be_read_stops_the_run(tmp_path, text):
+def test_a_lock_that_cannot_be_read_stops_the_run(tmp_path):
     run(tmp_path)
-    (tmp_path / "devkit.lock").write_text(text)
-    with pytest.raises(DevkitError, match=r"devkit\.lock"):
-        run(tmp_path, SECOND)
+    (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
+    start = '{"schema": "devkit.lock/3", "files": '
+    # The last: an ID that is no hash would be opened as a file, and be an option of git.
+    ids = ('{".devcontainer/a.txt": 1}', '{".devcontainer/a.txt": "/dev/zero"}', '{".devcontainer/a.txt": "--batch"}')
+    for text in (
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"schema": "devkit.lock/9", "files": {}}',
+        *(f"{start}{each}}}" for each in ("[1]", *ids)),
+    ):
+        (tmp_path / "devkit.lock").write_text(text)
+        with pytest.raises(DevkitError, match=r"devkit\.lock (is damaged|has schema)"):
+            run(tmp_path, SECOND)
 
 
 def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
@@ -224,6 +231,38 @@ def test_a_power_cut_leaves_no_half_file_and_takes_back_no_change_of_a_project(
     write(path)
     assert (path.stat().st_ino, "old") in synced, "the content is on the disk before it has the name"
     assert ((tmp_path.stat().st_ino, "new") in synced) == is_lasting, "the folder, with the name"
+
+
+def test_a_file_that_is_held_open_is_named_and_the_next_run_goes_on(tmp_path):
+    run(tmp_path)
+
+    def refuse(source, target):
+        raise PermissionError(errno.EACCES, "Permission denied", str(source), None, str(target))
+
+    with pytest.raises(DevkitError, match=r"cannot replace .*a\.txt: Permission denied"):
+        run(tmp_path, SECOND, replace=refuse)
+    assert writing.is_unfinished(tmp_path)
+    assert run(tmp_path, SECOND)["a.txt"] == "unchanged"
+    assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
+
+
+def test_a_project_that_cannot_be_made_is_said_and_one_that_can_leaves_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    for write in (writing.require_root, run):
+        with pytest.raises(DevkitError, match=r"cannot make .*: Not a directory"):
+            write(tmp_path / "file/project")
+    writing.require_root(tmp_path / "a/project")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_digest_is_of_what_changes_in_any_order(tmp_path):
+    run(tmp_path)
+    changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,))
+    whole = writing.compute_digest(changes)
+    assert whole == writing.compute_digest(each for each in reversed(changes) if each.path != "devkit.toml")
+    assert (
+        len({whole, *(writing.compute_digest(each for each in changes if each is not left) for left in changes)}) == 6
+    )
 
 
 def test_private_settings_stay_private_and_a_script_may_run(tmp_path):
