@@ -1,6 +1,7 @@
 """uv over a project's requirements, with a small index of its own: nothing here needs a network."""
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -14,10 +15,20 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Refused, RequirementSources, ResolutionRequest, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe.package_indexes import list_own_indexes
+from devkit.probe.package_indexes import (
+    _OFFLINE,
+    _VARIABLES,
+    find_allowed_indexes,
+    find_offline_setting,
+    find_pip_index,
+    list_own_indexes,
+    list_wheel_folders,
+    remember_indexes,
+)
 from devkit.probe.uv_resolver import UvResolver, build_uv_environment, find_uv
 from devkit.render.container.packages import render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
+from devkit.user_folder import write_user_file
 from tests.loopback import serve_requests
 from tests.render.plans import GPU_PLAN
 from tests.wheels import make_archive, make_index, make_wheel
@@ -248,6 +259,34 @@ def test_without_uv_it_was_not_checked(index, monkeypatch):
     assert resolve("hub\n") == Unknown("uv is not installed")
 
 
+def test_what_uv_cannot_resolve_for_was_not_checked(index, monkeypatch):
+    answer = resolve("hub\n", replace(REQUEST, machine="riscv64"))
+    assert answer == Unknown("uv resolves for x86_64 and aarch64, not for riscv64")
+    monkeypatch.setattr("devkit.probe.uv_resolver.MAX_SOURCE_DISTRIBUTIONS", 1)
+    assert resolve("old\n") == Unknown("more than 1 packages have only a source distribution")
+    assert dict(resolve("hub\n").packages) == {"hub": "2.4"}
+    monkeypatch.setattr("devkit.probe.uv_resolver.find_uv", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        resolve("hub\n")
+
+
+def test_packages_of_a_day_are_asked_for_by_their_upload_and_those_named_are_not(index):
+    dated = replace(REQUEST, as_of="2026-01-01")
+    assert isinstance(resolve("hub\n", dated), Unknown | Refused), "the index says no day of any file"
+    assert dict(resolve("hub\n", replace(dated, undated=("hub",))).packages) == {"hub": "2.4"}
+
+
+def test_a_given_index_takes_the_place_of_the_users_own(index, monkeypatch):
+    address = os.environ["UV_DEFAULT_INDEX"]
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    sources = RequirementSources((), (), lines=("hub",))
+    with pytest.raises(DevkitError, match=r"^devkit.toml:1 has packages taken from"):
+        UvResolver(sources, index=address)
+    answer = UvResolver(sources, index=address, allowed=(address,))(REQUEST)
+    assert dict(answer.packages) == {"hub": "2.4"}
+    assert answer.asked == (address,)
+
+
 def test_without_a_folder_for_temporary_files_it_was_not_checked(index, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", "/dev/null/x")
     assert resolve("hub\n") == Unknown("no folder for temporary files: Not a directory")
@@ -276,12 +315,12 @@ def server(index, monkeypatch):
         assert not [path for path in requests if SECRET in path]
 
 
-@pytest.mark.parametrize("variable", ["HF_TOKEN", "UV_PLANTED_TOKEN"])
-@pytest.mark.parametrize("option", ["--extra-index-url", "--index-url", "-i", "--find-links", "-f"])
-def test_a_variable_in_a_list_is_refused_with_file_and_line(server, option, variable):
+def test_a_variable_in_a_list_is_refused_with_file_and_line(server):
     url, _ = server
-    with pytest.raises(DevkitError, match=rf"^requirements.txt:2: .*\${{{variable}}}"):
-        resolve(f"# the index of our team: ${{HF_TOKEN}}\n{option} {url}/${{{variable}}}/simple\nhub\n")
+    for variable in ("HF_TOKEN", "UV_PLANTED_TOKEN"):
+        for option in ("--extra-index-url", "--index-url", "-i", "--find-links", "-f"):
+            with pytest.raises(DevkitError, match=rf"^requirements.txt:2: .*\${{{variable}}}"):
+                resolve(f"# the index of our team: ${{HF_TOKEN}}\n{option} {url}/${{{variable}}}/simple\nhub\n")
 
 
 def test_a_variable_in_an_included_list_is_refused(server):
@@ -290,11 +329,11 @@ def test_a_variable_in_an_included_list_is_refused(server):
         resolve("-r b/more.txt\n", files={"b/more.txt": f"--extra-index-url {url}/${{HF_TOKEN}}/simple\n"})
 
 
-@pytest.mark.parametrize("option", ["-r ", "-r", "--requirement=", "-c ", "--constraint "])
-def test_a_list_on_a_server_is_not_downloaded(server, option):
+def test_a_list_on_a_server_is_not_downloaded(server):
     url, requests = server
-    with pytest.raises(DevkitError, match=r"^requirements.txt:1: it names a list of requirements on a server"):
-        resolve(f"{option}{url}/more.txt\nhub\n")
+    for option in ("-r ", "-r", "--requirement=", "-c ", "--constraint "):
+        with pytest.raises(DevkitError, match=r"^requirements.txt:1: it names a list of requirements on a server"):
+            resolve(f"{option}{url}/more.txt\nhub\n")
     assert requests == []
 
 
@@ -438,3 +477,52 @@ def test_an_index_for_chosen_packages_is_not_asked_for_others(tmp_path, monkeypa
     )
     monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
     assert list_own_indexes() == ("https://b.example/simple", "https://pypi.org/simple")
+
+
+def test_settings_of_pip_and_uv_are_read_from_their_files_and_variables(tmp_path, monkeypatch):
+    for variable in (*_VARIABLES, *_OFFLINE, "UV_CONFIG_FILE", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".config/pip"
+    folder.mkdir(parents=True)
+    (folder / "pip.conf").write_text(
+        "[global]\nindex-url = https://a.example/simple\nfind-links = /srv/wheels https://a.example/wheels\n"
+        "[install]\nextra-index-url = https://b.example/simple file:///srv/simple\nno-index = no\n"
+    )
+    assert find_pip_index() == ("https://a.example/simple", ("https://b.example/simple",))
+    assert list_wheel_folders() == ("/srv/wheels", "https://a.example/wheels")
+    assert find_offline_setting() == ""
+    environment = build_uv_environment()
+    assert (environment["UV_DEFAULT_INDEX"], environment["UV_INDEX"]) == find_pip_index()[:1] + find_pip_index()[1]
+    allowed = find_allowed_indexes()
+    assert {"https://a.example/simple", "https://b.example/simple", "/srv/wheels"} < {*allowed}
+    monkeypatch.setenv("PIP_INDEX_URL", "file:///srv/simple")
+    monkeypatch.setenv("UV_FIND_LINKS", "/srv/own,/srv/wheels")
+    assert find_pip_index()[0] == "https://a.example/simple"
+    assert list_wheel_folders() == ("/srv/own", "/srv/wheels", "https://a.example/wheels")
+    monkeypatch.setenv("UV_INDEX", "own=https://me:secret@c.example/simple/")
+    assert find_pip_index() == ("", ())
+    assert "https://c.example/simple" in find_allowed_indexes() and "secret" not in str(find_allowed_indexes())
+    monkeypatch.setenv("PIP_NO_INDEX", "on")
+    assert find_offline_setting() == "PIP_NO_INDEX"
+
+
+def test_what_the_user_allows_is_remembered_once_and_for_this_run_without_a_home(tmp_path, monkeypatch):
+    monkeypatch.setattr("devkit.probe.package_indexes._ALLOWED_NOW", set())
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for address in ("https://a.example", "https://b.example", "https://a.example"):
+        remember_indexes([address])
+    assert json.loads((tmp_path / "devkit/allowed-indexes.json").read_text()) == [
+        "https://a.example",
+        "https://b.example",
+    ]
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    monkeypatch.setenv("HOME", "/nonexistent")
+    with pytest.raises(DevkitError, match="no home folder for x"):
+        write_user_file("x", b"")
+    remember_indexes(["https://c.example"])
+    assert "https://c.example" in find_allowed_indexes()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    with pytest.raises(DevkitError, match=r"cannot write .*/file/devkit/x: Not a directory"):
+        write_user_file("x", b"")
