@@ -9,11 +9,16 @@ from hypothesis import strategies as st
 from devkit.text import (
     ESCAPE_ERRORS,
     MAX_CHARACTERS,
+    count_days,
+    escape_ci_commands,
     escape_controls,
+    escape_text,
     format_bytes,
     format_count,
     format_duration,
+    format_number,
     format_table,
+    join_some,
     join_words,
     to_one_line,
     wrap_text,
@@ -39,7 +44,8 @@ def test_bytes_are_shown_in_powers_of_two(count, shown):
     ("seconds", "shown"),
     [
         pytest.param(0.44, "0.4 s", id="a blink"),
-        pytest.param(12.4, "12 s", id="seconds"),
+        pytest.param(10, "10 s", id="ten"),
+        pytest.param(60, "1 min 00 s", id="a minute"),
         pytest.param(185, "3 min 05 s", id="minutes with a zero"),
         pytest.param(119.6, "2 min 00 s", id="rounds up to whole minutes"),
     ],
@@ -61,7 +67,20 @@ def test_counts_carry_their_noun():
     ("items", "sentence"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
 )
 def test_lists_read_as_sentences(items, sentence):
-    assert join_words(items) == sentence
+    assert join_words(items) == join_some(items) == join_some(items, len(items)) == sentence
+
+
+def test_of_many_the_first_are_named_and_the_others_counted():
+    assert join_some([*"abcdefgh"]).endswith("g and h")
+    assert join_some([*"abcdefghij"]) == "a, b, c, d, e, f, g, h and 2 more"
+
+
+def test_numbers_and_days_between_dates():
+    assert [format_number(each) for each in (0.00025412, 7.2199, 1.6e-7, float("nan"))] == [
+        *("0.000254", "7.22", "1.6e-07", "nan"),
+    ]
+    assert (count_days("2026-01-01", "2026-03-01"), count_days("2026-03-01", "2026-02-28")) == (59, -1)
+    assert format_bytes(-2048) == "-2 KiB"
 
 
 def test_wrapping_keeps_long_paths_whole():
@@ -74,6 +93,13 @@ def test_a_table_aligns_all_but_its_last_column():
         format_table([("torch", "2.13.0"), ("bitsandbytes", "0.50.2")]) == "torch         2.13.0\nbitsandbytes  0.50.2"
     )
     assert format_table([]) == ""
+    rows = [("a", "one", "words that are folded"), ("long", "1", "more\x1b[2J")]
+    assert format_table(rows, indent="  ", width=30) == (
+        "  a     one  words that are\n             folded\n  long  1    more\\x1b[2J"
+    )
+    assert format_table([("x" * 30, "some words")], width=20) == f"{'x' * 30}\n          some words"
+    folded = wrap_text("a-b-c d-e-f ::error::x", width=7, indent="> ", hanging="..")
+    assert folded == "> a-b-c\n> ..d-e-f\n> ..\\::error::x"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +132,13 @@ def test_text_from_outside_fits_on_a_line(text, line):
 )
 def test_escaped_text_does_nothing_to_a_terminal(text, shown):
     assert escape_controls(text) == shown
+
+
+def test_lines_and_tabs_stay_in_a_text_whose_controls_are_escaped():
+    assert escape_text("a\n\tb\x1b[2J\u202e\r\n##[error]") == "a\n\tb\\x1b[2J\\u202e\\r\n#\\#[error]"
+    assert escape_ci_commands(" ::error::x a::error::x") == " \\::error::x a::error::x"
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode(errors=ESCAPE_ERRORS)
 
 
 @given(st.text(st.characters(exclude_categories=())))

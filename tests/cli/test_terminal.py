@@ -4,16 +4,26 @@ import io
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from devkit.cli.terminal import StepPrinter, draw_diff, make_console, show_status
+from devkit.cli.terminal import (
+    StepPrinter,
+    draw_bar,
+    draw_diff,
+    draw_estimate,
+    draw_plan,
+    make_console,
+    show_status,
+)
 from devkit.facts.store import format_facts
 from docs.screens import FOLDER, SCREENS, render_svg, render_text
 from tests.cli.test_doctor_process import on_terminal
 from tests.forked_commands import run_devkit
 from tests.golden import assert_golden
 from tests.hosts import facts_of
+from tests.render.plans import GPU_PLAN
 
 SNAPSHOTS = Path(__file__).parent / "screens"
 WIDTHS = (60, 120)
@@ -69,6 +79,30 @@ def test_a_line_of_a_diff_is_not_folded():
     line = "+" + "of one line " * 10
     draw_diff(make_console(drawn := io.StringIO(), width=40), line)
     assert line in drawn.getvalue()
+
+
+def test_what_is_drawn_without_colors_reads_as_a_text(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    draw_plan(make_console(drawn := io.StringIO(), width=60), GPU_PLAN, "✓ more")
+    first, *lines = drawn.getvalue().splitlines()
+    assert first.split() == ["choice", "value", "because"]
+    assert lines[-1] == "✓ more"
+    assert max(map(len, lines)) <= 60 or any(each.value in drawn.getvalue() for each in GPU_PLAN.reasons)
+    assert " ".join(GPU_PLAN.reasons[0].because.split()[:2]) in drawn.getvalue()
+    gpus = [
+        SimpleNamespace(gpu=SimpleNamespace(name=name, memory_bytes=memory), verdict=SimpleNamespace(value="fits"))
+        for name, memory in (("large", 100), ("small", 25))
+    ]
+    peak = SimpleNamespace(device_peak_bytes=SimpleNamespace(upper=50))
+    draw_estimate(make_console(drawn := io.StringIO()), SimpleNamespace(gpus=gpus, estimate=peak), "! text")
+    assert drawn.getvalue().replace(" ", "") == (
+        f"large{'━' * 10}50%ofitsmemoryatmost\nsmall{'━' * 20}200%ofitsmemoryatmost\n\n!text\n"
+    )
+    draw_estimate(make_console(drawn := io.StringIO()), SimpleNamespace(gpus=[]), "alone")
+    assert drawn.getvalue() == "alone\n"
+    assert draw_bar(0.5, 8).strip() == "━━━━"
+    make_console(drawn := io.StringIO(), width=10).print("x " * 30)
+    assert max(map(len, drawn.getvalue().splitlines())) == 40
 
 
 @pytest.mark.parametrize("style", ["text", "json", "sarif", "markdown", "html", "prometheus", "line"])

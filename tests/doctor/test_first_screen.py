@@ -7,7 +7,7 @@ import pytest
 
 from devkit.doctor.report.lines import UNICODE_MARKS, Tone
 from devkit.doctor.report.report import Health
-from devkit.doctor.report.stack import build_stack
+from devkit.doctor.report.stack import LAYER_READINGS, build_stack
 from devkit.doctor.report.text import FIRST_LINES, format_report
 from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure, EngineKind
 from devkit.facts.runs import Trials, Way
@@ -45,6 +45,11 @@ SCREENS = {
     "Slurm job with a GPU too few": changed(LENT, {"driver.withheld_nodes": OTHERS_NODES[1:]}),
 }
 
+READ_IN_FULL = (
+    *("amd-graphics-beside-4090", "wsl2-gpu-switched-off", "cpu-torch-on-grace-hopper", "podman-cdi-unreadable"),
+    *("above-4g-decoding-off", "hgx-b200-fabric-manager-failed", "blackwell-closed-module", "rootless-docker"),
+)
+
 
 def format_screen(facts, **changes):
     report = build_full_report(facts)
@@ -56,6 +61,11 @@ def test_six_screens():
     lines: list[str] = []
     for name, facts in SCREENS.items():
         lines += [f"=== {name}", *(PASSED.sub("N checks passed", line.text) for line in format_screen(facts)), ""]
+    for name in READ_IN_FULL:
+        lines += [f"=== read on {name}"]
+        for layer, read in LAYER_READINGS.items():
+            said = "; ".join(f"{each.name} = {each.value} [{each.summary}]" for each in read(facts_of(name)))
+            lines += [f"{layer}: {said}"] if f"{layer}: {said}" not in lines else []
     assert_golden(Path(__file__).with_name("screens.txt"), "\n".join(lines))
 
 

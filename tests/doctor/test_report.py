@@ -221,6 +221,7 @@ def test_consequences_are_counted_and_shown_only_when_asked():
     assert "1 finding follows from it: AAA002" in brief
     assert "the consequence" in long
     assert "follows from AAA001" in long
+    assert long.count("fix (host, root") == long.count("a reading") == 2 * brief.count("fix (host, root") == 2
 
 
 def test_passed_and_skipped_are_counted_and_shown_only_when_asked():

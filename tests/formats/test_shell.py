@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devkit.formats.shell import find_package_install, parse_commands, unquote
+from devkit.formats.shell import command_from_words, find_package_install, parse_commands, unquote
 from devkit.probe.project.dockerfile import parse_dockerfile
 from devkit.render.adopt.dockerfile import TorchPin, pin_dockerfile
 
@@ -88,6 +88,24 @@ def test_words_know_their_place():
     assert all(text[word.start : word.end] == word.text for word in command.words)
     install = find_package_install(command)
     assert [(word.text, word.value) for word in install.packages] == [("'torch==2.9'", "torch==2.9")]
+
+
+def test_options_give_their_values_in_the_next_word_or_after_an_equals_sign():
+    (command,) = parse_commands(
+        "/usr/bin/python -m pip install -r a.txt --requirement=b.txt -e . -r -U x --index-url", 0
+    )
+    install = find_package_install(command)
+    assert command.program == "python"
+    assert install.option_values("-r", "--requirement") == ("a.txt", "b.txt", "-U")
+    assert install.option_values("-e", "--index-url") == ()
+    assert [word.value for word in install.packages] == [".", "x"]
+    (of_list,) = command_from_words(["mamba", "create", "", "-n", "env", "numpy"])
+    assert find_package_install(of_list).tool == "conda"
+    assert find_package_install(of_list).packages[0].value == "numpy"
+    for text in ("git add x", "pip a b c d e install x", "pip create x", "pipdeptree install x"):
+        assert find_package_install(next(parse_commands(text))) is None
+    assert [each.values for each in parse_commands("no a b; c", 3, 6)] == [("a", "b")]
+    assert unquote('"a\\\nb\\$c\\d"\\e') == "ab$c\\de"
 
 
 @settings(max_examples=300, deadline=None)
