@@ -53,7 +53,7 @@ AREAS = {
     ),
     "journal": (
         name_files("devkit", "render/changes render/journal whole_files folder_lock"),
-        name_files("tests", "test_whole_files test_folder_lock cli/test_hostile_folder")
+        name_files("tests", "test_whole_files test_folder_lock cli/test_hostile_folder cli/test_update")
         + name_files("tests/render", "test_write test_merge test_repair"),
     ),
     "redaction": (
