@@ -36,7 +36,7 @@ _WORD = r"""(?:password|passwd|passphrase|passcode|secrets?|apikey|credentials?
     |passwort|kennwort|contrase(?:ñ|n|%C3%B1)a|mot[ _-]de[ _-]passe|senha|wachtwoord|пароль|密码|密碼|パスワード
     |(?<!(?:pad|eos|bos|unk|sep|cls|max|num|per)[._-])(?<!mask[._-])(?<!special[._-])tokens?
     |(?<!com)(?<!by)(?<!tres)(?<!sur)(?<!im)(?<!over)(?<!under)(?<!ssh)pass
-    |(?:(?<![a-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pwd|pw|psk|otp|cookies?|auth|authorization|pat|dsn|session[._-]?id
+    |(?:(?<![a-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pwd|pw|psk|otp|cookies?|auth|authorization|pat|dsn|session[._-]?id|pin(?=["']?\s*[:=]\s*["']?[0-9]{4,}(?![\w.]))
       |(?:api|access|secret|private|signing|encryption|account|auth|license|shared|master|session|service)[._ -]?keys?))"""
 """How a key ends whose value is secret."""
 _NAME = rf"(?<![\w.-])(?P<key>[\w.-]{{0,80}}?{_WORD}(?:[._-]?(?:value|base|hash|\d{{1,3}}))?)"
@@ -51,7 +51,7 @@ _KEY = re.compile(
 _APART = re.compile(rf"""(?ix)(?:{_NAME}|(?<![\w.-])login)["']?[ \t]+["']?(?P<bare>[^\s"',;&)}}\]]{{8,}})""")
 """The same with nothing but a space between them, where only a value that is not a word counts."""
 _HEADER = re.compile(
-    r"(?i)\b((?:set-)?cookie2?[\"']?\s*[:=]\s*[\"']?)[^\n\"']+"
+    r"(?i)\b((?:(?:set-)?cookie2?|(?:seed|mnemonic|recovery|backup)[ _-]?(?:phrase|codes?|words))[\"']?\s*[:=]\s*[\"']?)[^\n\"']+"
     r"|\b((?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?)(?:(?:basic|bearer|token|digest|negotiate|apikey)\s+)?[^\s\"']+"
 )
 _VALUE = r"""(?:"[^"\n]+"|'[^'\n]+'|[^\s'"]\S*)"""

@@ -281,6 +281,9 @@ def test_a_user_called_dev_keeps_the_device_nodes():
         ("passwort=zq-geheim", "zq-geheim"),
         ("contraseña: zq-secreta", "zq-secreta"),
         ("wpa psk=zq-shared", "zq-shared"),
+        ("card PIN: 483920175", "483920175"),
+        ("seed phrase: ripple lemon orbit canvas", "canvas"),
+        ("recovery_codes=zq4f-81aa zq9c-77be", "zq9c"),
         ("password: |\n  zq-block", "zq-block"),
         ("password\tzQ7hunter2Xk9", "zQ7hunter2Xk9"),
         ("https://x.example/b?sv=2022&sig=zQ7%3D", "zQ7"),
@@ -316,7 +319,7 @@ def test_names_and_addresses_of_everyday_logs_are_redacted(text, gone):
         "user=root hostname: localhost, machine: x86_64",
         "requirepass $REDIS_PASSWORD_1",
         "password: null, api_key=$API_KEY, tokens: 512",
-        "OTP 25, signature=(x: int), psk is not set",
+        "OTP 25, signature=(x: int), psk is not set, pin = 18, pin: 2024.1, pin_memory=1000",
         "password='', api_token = \"\"",
     ],
 )
