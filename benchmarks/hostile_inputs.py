@@ -1146,7 +1146,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", help="inputs whose name contains this; repeat")
     parser.add_argument("--checkout", type=Path, default=Path(__file__).parents[1], help="the devkit to run")
-    parser.add_argument("--before", action="store_true", help="record as the figures before the bounds")
     parser.add_argument("--jobs", type=int, default=2, help="so many at once: processor time is what counts")
     parser.add_argument("--show", action="store_true", help="print how each command ended, too")
     parser.add_argument("--record", action="store_true")
@@ -1175,18 +1174,17 @@ def main() -> int:
             for problem in (*row["problems"], *(ended if options.show else ())):
                 print(f"{'':19}{problem}", flush=True)
             if options.record:
-                _record(row, "before" if options.before else "after")
+                _record(row)
     bad = [row for row in rows if row["problems"]]
     print(f"{len(rows)} inputs, {len(bad)} beyond the bounds")
     return 1 if bad else 0
 
 
-def _record(row: dict[str, Any], column: str) -> None:
-    """Record a row in its column, which may be measured in parts."""
+def _record(row: dict[str, Any]) -> None:
+    """Record a row: the inputs may be measured in parts."""
     path = RESULTS / f"{NAME}.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else {}
-    measured = {name: value for name, value in row.items() if name != "name"}
-    rows[row["name"]] = {**rows.get(row["name"], {}), column: measured}
+    rows[row["name"]] = {name: value for name, value in row.items() if name != "name"}
     ordered = {hostile.name: rows[hostile.name] for hostile in INPUTS if hostile.name in rows}
     record(NAME, {"bounds": {"seconds": MAX_SECONDS, "megabytes": MAX_MEGABYTES}, "rows": ordered})
 

@@ -82,7 +82,7 @@ def collect(tests: dict[str, dict[str, int]]) -> dict[str, Counter[str]]:
     for name, row in read_result("hostile_inputs").get("rows", {}).items():
         found = figures["5 models and data" if name.startswith(OF_MODELS) or "config.json: " in name else "1 bounds"]
         found["tried"] += 1
-        for problem in row.get("after", {}).get("problems", ()):
+        for problem in row["problems"]:
             found["crashes" if "traceback" in problem else "hangs"] += 1
     races = read_result("kills_and_races")
     figures["2 one writer"].update(

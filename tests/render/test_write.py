@@ -502,13 +502,13 @@ def test_an_ignore_file_that_is_a_link_within_the_project_stays_a_link(tmp_path)
 # The journal: what a run that was killed had begun is finished or rolled back, and said.
 
 
-def kill_writing(root: Path, changes, *, before: str) -> None:
-    """Write in a process that is killed before the rename of the staged file of this name."""
+def kill_writing(root: Path, changes, *, before: str = ".devkit.lock.devkit-new", event: str = "os.rename") -> None:
+    """Write in a process that is killed before the rename, or another event, of the staged file of this name."""
     child = os.fork()
     if child == 0:
 
-        def kill(event, arguments):
-            if event == "os.rename" and Path(arguments[0]).name == before:
+        def kill(name, arguments):
+            if name == event and Path(str(arguments[0])).name == before:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(kill)
@@ -524,27 +524,20 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_run_killed_while_it_prepares_is_rolled_back(tmp_path):
     run(tmp_path)
     before = tree(tmp_path)
-    changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,))
-    child = os.fork()
-    if child == 0:
-
-        def kill(event, arguments):
-            if event == "open" and str(arguments[0]).endswith(".b.txt.devkit-new"):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(kill)
-        writing.write_changes(tmp_path, changes)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    nested = Artifact(".devcontainer/deep/er/file", b"new")
+    changes = compute_changes(tmp_path, SECOND, (nested, DEVKIT_TOML))
+    kill_writing(tmp_path, changes, before=".d.txt.devkit-new", event="open")
+    assert (tmp_path / ".devcontainer/deep/er").is_dir()
     assert writing.is_unfinished(tmp_path)
     assert "its prepared files were removed" in writing.finish_writes(tmp_path)
     assert tree(tmp_path) == before
+    assert not (tmp_path / ".devcontainer/deep").exists()
 
 
 @needs_fork
 def test_a_run_killed_between_two_renames_is_finished_and_said(tmp_path):
     run(tmp_path)
-    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)))
     (tmp_path / NEXT_JOURNAL_PATH).write_text("torn")
     assert "finished the changes of an interrupted devkit:" in writing.finish_writes(tmp_path)
     assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
@@ -554,7 +547,7 @@ def test_a_run_killed_between_two_renames_is_finished_and_said(tmp_path):
 @needs_fork
 def test_a_write_of_other_files_finishes_first_what_a_killed_run_had_begun(tmp_path):
     run(tmp_path)
-    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)))
     notes = Artifact("notes.txt", b"mine")
     write_changes(tmp_path, [writing.compute_change(tmp_path, notes)])
     assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, notes, *SECOND)}
@@ -563,17 +556,19 @@ def test_a_write_of_other_files_finishes_first_what_a_killed_run_had_begun(tmp_p
 @needs_fork
 def test_a_file_that_was_edited_after_a_kill_is_kept(tmp_path):
     run(tmp_path)
-    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)))
     (tmp_path / "devkit.lock").write_text("mine")
+    (tmp_path / ".devcontainer/.a.txt.devkit-new").write_text("left over")
     assert "left unchanged, because they were edited since: devkit.lock" in writing.finish_writes(tmp_path)
     assert (tmp_path / "devkit.lock").read_text() == "mine"
+    assert not [*tmp_path.rglob(".*.devkit-new")]
 
 
 @needs_fork
 def test_a_journal_that_came_with_a_clone_is_not_followed(tmp_path):
     root, clone = tmp_path / "root", tmp_path / "clone"
     run(root)
-    kill_writing(root, compute_changes(root, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    kill_writing(root, compute_changes(root, SECOND, (DEVKIT_TOML,)))
     shutil.copytree(root, clone)
     before = tree(clone)
     assert writing.finish_writes(clone) == ""
@@ -583,7 +578,7 @@ def test_a_journal_that_came_with_a_clone_is_not_followed(tmp_path):
 @needs_fork
 def test_a_journal_that_is_torn_or_of_another_release_is_not_followed(tmp_path):
     run(tmp_path)
-    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)))
     journal = tmp_path / JOURNAL_PATH
     text = journal.read_text()
     folder = f'"folder": {tmp_path.stat().st_ino}'
