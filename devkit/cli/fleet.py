@@ -17,6 +17,7 @@ from devkit.cli.facts import DEFAULT_TIMEOUT_S
 from devkit.cli.output import format_json
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
+from devkit.render.files import resolve_inside
 from devkit.text import escape_controls, format_count, join_some, join_words, to_one_line, wrap_text
 from devkit.whole_files import write_whole
 
@@ -121,7 +122,8 @@ def fleet_doctor(
         # Behind two dashes a host is never taken for an option.
         answer = _ask(host, [*connect, "--", host, remote], timeout_s=timeout)
         if save and answer.document is not None:
-            write_whole(save / f"{host.replace('/', '_')}.json", json.dumps(answer.document).encode())
+            path = resolve_inside(save, f"{host.replace('/', '_')}.json")
+            write_whole(path, json.dumps(answer.document).encode())
         return answer
 
     with ThreadPoolExecutor(parallel) as pool:

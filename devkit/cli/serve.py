@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.errors import DevkitError
+from devkit.text import escape_text
 
 if TYPE_CHECKING:
     from devkit.estimate.inference import ServingSettings
@@ -53,6 +54,7 @@ def serve(
 
     Takes the GPUs with the most free memory, unless CUDA_VISIBLE_DEVICES is set, and the longest context that fits.
     """
+    model = f"./{model}" if model.startswith("-") else model  # no option of the server
     is_gguf = model.lower().endswith(".gguf")
     if engine is not None and is_gguf != (engine == "llama-cpp"):
         raise DevkitError(
@@ -75,7 +77,8 @@ def serve(
         words = ["serve", folder, *(["--dtype", "float16"] if settings and settings.is_half else [])]
     command = [program, *words, "--host", host, "--port", f"{port}", *rest]
     chosen = {"CUDA_VISIBLE_DEVICES": ",".join(settings.gpus)} if settings else {}
-    click.echo(shlex.join([*(f"{key}={value}" for key, value in chosen.items()), *command]), err=not dry_run)
+    shown = shlex.join([*(f"{key}={value}" for key, value in chosen.items()), *command])
+    click.echo(escape_text(shown), err=not dry_run)
     if dry_run:
         return
     environment = {**os.environ, **chosen}

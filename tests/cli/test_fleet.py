@@ -72,7 +72,11 @@ def test_faults_are_told_once_with_their_machines_and_a_hang_does_not_stop_the_o
     assert "no answer from gpu99: the file does not contain a devkit doctor report" in " ".join(again.stdout.split())
 
 
-def test_a_healthy_fleet_ends_with_0(ssh):
+def test_a_healthy_fleet_ends_with_0_and_saves_through_no_link(ssh, tmp_path):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved/gpu01.json").symlink_to(tmp_path / "mine")
+    done, _ = fleet(ssh, "gpu01", "--save", tmp_path / "saved")
+    assert (done.returncode, (tmp_path / "mine").exists()) == (2, False), done.stderr
     assert fleet(ssh, "gpu01")[0].returncode == 0
 
 

@@ -65,6 +65,13 @@ def test_the_server_gets_what_fits(servers, monkeypatch, free_gib, arguments, co
     assert printed(*arguments) == command
 
 
+@pytest.mark.parametrize(("name", "shown"), [("--host=0", "./--host=0"), ("m\n::error::x", "'m\n\\::error::x'")])
+def test_a_folders_name_is_no_option_and_no_command_of_a_log(servers, monkeypatch, name, shown):
+    monkeypatch.setattr(estimate_command, "read_local_gpus", lambda: ())
+    (servers / "model").rename(servers / name)
+    assert printed("--", name) == f"transformers serve {shown} --host 127.0.0.1 --port 8000"
+
+
 def test_clients_name_a_fetched_model_as_the_user_did(servers, monkeypatch):
     monkeypatch.setattr(estimate_command, "read_local_gpus", lambda: ())
     monkeypatch.setattr(files, "find_packaged_model", lambda _: servers / "model")
