@@ -249,11 +249,8 @@ def _find_limit(error: Exception) -> tuple[str, str] | None:
         return "no more files can be opened", "Raise the limit of this process: ulimit -n 1024"
     if number == errno.EAGAIN or "can't start new thread" in str(error):
         return "no more processes or threads can be started", "Raise the limit of this user: ulimit -u unlimited"
-    if "integer string conversion" in str(error):
-        return (
-            f"a number has more than {sys.get_int_max_str_digits()} digits",
-            "Check the options and files of this command.",
-        )
+    if isinstance(error, OverflowError) or "integer string conversion" in str(error):
+        return "a number is too large", "Check the options and files of this command."
     return None
 
 

@@ -12,7 +12,7 @@ from devkit.cli.output import dump_json
 from devkit.cli.runtime import hold_project
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
-from devkit.text import format_bytes, format_count
+from devkit.text import format_bytes, format_count, to_one_line
 
 if TYPE_CHECKING:
     from devkit.render.bundle import Bundle
@@ -116,4 +116,4 @@ def _format_dry_run(contents: "Bundle", target: Path, *, as_json: bool) -> str:
         f"  {format_count(len(contents.files), 'file')} of the project",
         f"into {target}; nothing was written.",
     ]
-    return "\n".join(lines)
+    return "\n".join(map(to_one_line, lines))

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from devkit.errors import DevkitError
+from devkit.estimate.settings import MAX_SIZE
 from devkit.estimate.shape import BlockTraits, ExpertShape, LayerShape, LinearInput, LinearShape, ModelShape
 from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
@@ -80,7 +81,6 @@ def load_families() -> Mapping[str, ModelFamily]:
     return found
 
 
-MAX_SIZE = 1 << 34
 MAX_LAYERS = 10_000
 """No size in a config is larger: beyond it is a typing error."""
 

@@ -18,7 +18,7 @@ from devkit.estimate.memory import (
     build_memory_estimate,
     sum_bytes,
 )
-from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantization
+from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantization, validate_sizes
 from devkit.estimate.shape import LayerShape, ModelShape, compute_weight_terms
 from devkit.facts.gpu import Gpu
 from devkit.facts.values import Unknown
@@ -29,15 +29,8 @@ PAGE_TOKENS = 16
 
 def estimate_inference(shape: ModelShape, settings: InferenceSettings) -> MemoryEstimate:
     """Estimate the peak of one process, in bytes. Raises DevkitError for settings that make no sense."""
-    sizes = {
-        "--max-length": settings.prompt,
-        "--max-new-tokens": settings.new + 1,
-        "--sequences": settings.sequences,
-        "--world": settings.world,
-    }
-    for flag, size in sizes.items():
-        if size < 1:
-            raise DevkitError(f"{flag} is {size}", "It must be a whole number above zero.")
+    sizes = {"--max-length": settings.prompt, "--sequences": settings.sequences, "--world": settings.world}
+    validate_sizes({**sizes, "--max-new-tokens": settings.new + 1})
     if shape.heads % settings.world:
         raise DevkitError(
             f"{shape.heads} attention heads cannot be split across {settings.world} GPUs",

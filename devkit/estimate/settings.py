@@ -220,6 +220,16 @@ class InferenceSettings:
     """GPUs that share every layer (tensor parallel)."""
 
 
+MAX_SIZE = 1 << 34
+
+
+def validate_sizes(sizes: Mapping[str, int]) -> None:
+    """Raise DevkitError for a flag whose number cannot be a number of things."""
+    for flag, size in sizes.items():
+        if not 0 < size < MAX_SIZE:
+            raise DevkitError(f"{flag} is {size}", f"It must be a whole number above zero and below {MAX_SIZE:,}.")
+
+
 SettingsT = TypeVar("SettingsT")
 
 

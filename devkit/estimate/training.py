@@ -47,6 +47,7 @@ from devkit.estimate.settings import (
     Sharding,
     Stack,
     TrainingSettings,
+    validate_sizes,
 )
 from devkit.estimate.shape import (
     ModelShape,
@@ -228,9 +229,7 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
         "--set accumulation": settings.accumulation,
         "--set completions": settings.completions,
     }
-    for flag, size in sizes.items():
-        if size < 1:
-            raise DevkitError(f"{flag} is {size}", "It must be a whole number above zero.")
+    validate_sizes(sizes)
     if not 0 <= settings.prompt < settings.sequence:
         raise DevkitError(
             f"--set prompt={settings.prompt} leaves nothing of --max-length {settings.sequence} to learn",

@@ -192,6 +192,7 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
         pytest.param(("llama-3.1-8b", "--gpu", "T4 MIG 1g.5gb"), "has no MIG slice", id="a slice of what has none"),
         pytest.param(("llama-3.1-8b", "--max-length", "0"), "--max-length is 0", id="no tokens"),
         pytest.param(("llama-3.1-8b", "--rank", "-4"), "--rank is -4", id="a negative rank"),
+        pytest.param(("llama-3.1-8b", "--world", f"1{'0' * 400}"), "--world is 1000", id="a world without end"),
         pytest.param(("llama-3.1-8b", "--method", "full", "--rank", "8"), "--rank has no effect", id="a rank in full"),
         pytest.param(("llama-3.1-8b", "--set", "upcast=true"), "--set upcast has no effect", id="an upcast of LoRA"),
         pytest.param(
