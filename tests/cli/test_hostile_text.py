@@ -92,7 +92,7 @@ def test_no_command_passes_on_what_a_lock_would_have_others_do(tmp_path):
     (tmp_path / "requirements.txt").write_text("torch\n")
     assert run_devkit("init", ".", "--yes", "--no-resolve", *ADA, cwd=tmp_path).returncode == 0
     lock = json.loads((tmp_path / "devkit.lock").read_text())
-    bundled = {**lock, "plan": {**lock["plan"], "torch": HOSTILE}}
+    bundled = {**lock, "plan": {**lock["plan"], "variant": HOSTILE}}
     (tmp_path / "devkit.lock").write_text(json.dumps(bundled))
     assert passed_on(tmp_path, [("bundle", ".", "--dry-run")]) == []
 
