@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.folder_lock import hold_folder, is_folder_held
+from devkit.folder_lock import _HELD, hold_folder, is_folder_held
 
 fcntl = pytest.importorskip("fcntl")
 HOLD = """
@@ -145,3 +145,4 @@ def test_a_folder_that_its_last_holder_removed_meanwhile_is_not_the_one_that_is_
     with hold_folder(folder):
         assert len(locked) == 1 + is_made_again
         assert not is_made_again or locked[1] == folder.stat().st_ino != locked[0]
+        assert bool(_HELD) == is_made_again

@@ -503,6 +503,9 @@ def test_settings_of_pip_and_uv_are_read_from_their_files_and_variables(tmp_path
     monkeypatch.setenv("UV_INDEX", "own=https://me:secret@c.example/simple/")
     assert find_pip_index() == ("", ())
     assert "https://c.example/simple" in find_allowed_indexes() and "secret" not in str(find_allowed_indexes())
+    (tmp_path / "own.conf").write_text("[global]\nno-index = true\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "own.conf"))
+    assert find_offline_setting() == "no-index of pip.conf"
     monkeypatch.setenv("PIP_NO_INDEX", "on")
     assert find_offline_setting() == "PIP_NO_INDEX"
 
