@@ -79,6 +79,11 @@ class Hostile:
     write: Write
 
 
+def of(commands: tuple[tuple[str, ...], ...], writes: dict[str, Write]) -> tuple[Hostile, ...]:
+    """Return the inputs of these names, each with what writes it, for these commands."""
+    return tuple(Hostile(name, commands, write) for name, write in writes.items())
+
+
 def text(path: str, *parts: str | Iterable[str]) -> Write:
     """Return what writes the parts into a file, some of them lazily."""
 
@@ -270,530 +275,409 @@ FROM = "FROM python:3.11\n"
 DEV = ".devcontainer/devcontainer.json"
 
 INPUTS = (
-    # Requirements.
-    Hostile("requirements: one line, a name of 900 kB", PROJECT, text("requirements.txt", "a" * 900_000)),
-    Hostile(
-        "requirements: one line of specifiers", PROJECT, text("requirements.txt", "torch", ">=1," * 200_000, ">=1")
-    ),
-    Hostile("requirements: one line of spaces", PROJECT, text("requirements.txt", "torch", " " * 900_000, "x")),
-    Hostile(
-        "requirements: one line of hashes",
+    *of(
         PROJECT,
-        text("requirements.txt", "torch==2.9.0", f" --hash=sha256:{'a' * 64}" * 11_000),
-    ),
-    Hostile(
-        "requirements: one line of nested markers",
-        PROJECT,
-        text("requirements.txt", "torch; ", "(" * 400_000, "os_name=='x'", ")" * 400_000),
-    ),
-    Hostile(
-        "requirements: one line of markers with or",
-        PROJECT,
-        text("requirements.txt", "torch; os_name=='x'", " or os_name=='x'" * 50_000),
-    ),
-    Hostile("requirements: one line of brackets", PROJECT, text("requirements.txt", "torch[" * 150_000)),
-    Hostile("requirements: one line of extras", PROJECT, text("requirements.txt", "torch[", "a," * 400_000, "a]")),
-    Hostile("requirements: one line of dashes", PROJECT, text("requirements.txt", "--", "a-" * 450_000)),
-    Hostile(
-        "requirements: one line of an address",
-        PROJECT,
-        text("requirements.txt", "git+https://", "a/" * 400_000, "@" * 100_000),
-    ),
-    Hostile("requirements: one line of at signs", PROJECT, text("requirements.txt", "https://", "a@" * 400_000)),
-    Hostile("requirements: one line of comments", PROJECT, text("requirements.txt", "torch", " #" * 450_000)),
-    Hostile(
-        "requirements: 100,000 lines with markers",
-        PROJECT,
-        text("requirements.txt", 'p; python_version < "3"\n' * 40_000),
-    ),
-    Hostile(
-        "requirements: 60,000 lines", PROJECT, text("requirements.txt", (f"package{n}==1\n" for n in range(50_000)))
-    ),
-    Hostile("requirements: 100,000 continued lines", PROJECT, text("requirements.txt", "a\\\n" * 300_000)),
-    Hostile("requirements: includes itself", PROJECT, text("requirements.txt", "-r requirements.txt\n" * 1000)),
-    Hostile(
-        "requirements: two include each other",
-        PROJECT,
-        several(text("requirements.txt", "-r b.txt\n"), text("b.txt", "-r requirements.txt\n")),
-    ),
-    Hostile(
-        "requirements: a chain of 1,000",
-        PROJECT,
-        several(
-            text("requirements.txt", "-r r0.txt\n"),
-            *(text(f"r{n}.txt", f"-r r{n + 1}.txt\np{n}\n") for n in range(1000)),
-        ),
-    ),
-    Hostile(
-        "requirements: 100 that include all",
-        PROJECT,
-        several(
-            *(
-                text(f"requirements{n}.txt", "".join(f"-r requirements{m}.txt\n" for m in range(100)))
-                for n in range(100)
-            )
-        ),
-    ),
-    Hostile("requirements: 200 MB", PROJECT, large("requirements.txt", item="a\n")),
-    Hostile("requirements: NUL bytes", PROJECT, raw("requirements.txt", b"\0" * 900_000)),
-    Hostile("requirements: UTF-16", PROJECT, raw("requirements.txt", "torch\n".encode("utf-16") * 100)),
-    Hostile("requirements: a named pipe", PROJECT, fifo("requirements.txt")),
-    Hostile("requirements: /dev/zero", PROJECT, link("requirements.txt", "/dev/zero")),
-    # pyproject.toml and setup.py.
-    Hostile("pyproject: deep lists", PROJECT, text("pyproject.toml", "a = ", "[" * DEEP, "]" * DEEP)),
-    Hostile("pyproject: deep tables in a line", PROJECT, text("pyproject.toml", "a = ", "{a=" * DEEP, "1", "}" * DEEP)),
-    Hostile("pyproject: a key of many parts", PROJECT, text("pyproject.toml", "a." * 400_000, "a = 1")),
-    Hostile("pyproject: many tables", PROJECT, text("pyproject.toml", (f"[a.b{n}]\n" for n in range(80_000)))),
-    Hostile(
-        "pyproject: 50,000 dependencies",
-        PROJECT,
-        text(
-            "pyproject.toml",
-            project_table(f"dependencies = [{', '.join(f'{chr(34)}p{n}>=1{chr(34)}' for n in range(50_000))}]"),
-        ),
-    ),
-    Hostile(
-        "pyproject: extras in a loop",
-        PROJECT,
-        text(
-            "pyproject.toml",
-            project_table(
-                "[project.optional-dependencies]\n"
-                + "".join(f'e{n} = ["hostile[e{(n + 1) % 500},e{(n * 7) % 500}]"]\n' for n in range(500))
+        {
+            # Requirements.
+            "requirements: one line, a name of 900 kB": text("requirements.txt", "a" * 900_000),
+            "requirements: one line of specifiers": text("requirements.txt", "torch", ">=1," * 200_000, ">=1"),
+            "requirements: one line of spaces": text("requirements.txt", "torch", " " * 900_000, "x"),
+            "requirements: one line of hashes": text(
+                "requirements.txt", "torch==2.9.0", f" --hash=sha256:{'a' * 64}" * 11_000
             ),
-        ),
-    ),
-    Hostile(
-        "pyproject: groups in a loop",
-        PROJECT,
-        text(
-            "pyproject.toml",
-            project_table(
-                "[dependency-groups]\n"
-                + "".join(
-                    f"dev{n} = [" + ", ".join(f'{{include-group = "dev{m}"}}' for m in range(100)) + "]\n"
+            "requirements: one line of nested markers": text(
+                "requirements.txt", "torch; ", "(" * 400_000, "os_name=='x'", ")" * 400_000
+            ),
+            "requirements: one line of markers with or": text(
+                "requirements.txt", "torch; os_name=='x'", " or os_name=='x'" * 50_000
+            ),
+            "requirements: one line of brackets": text("requirements.txt", "torch[" * 150_000),
+            "requirements: one line of extras": text("requirements.txt", "torch[", "a," * 400_000, "a]"),
+            "requirements: one line of dashes": text("requirements.txt", "--", "a-" * 450_000),
+            "requirements: one line of an address": text(
+                "requirements.txt", "git+https://", "a/" * 400_000, "@" * 100_000
+            ),
+            "requirements: one line of at signs": text("requirements.txt", "https://", "a@" * 400_000),
+            "requirements: one line of comments": text("requirements.txt", "torch", " #" * 450_000),
+            "requirements: 100,000 lines with markers": text("requirements.txt", 'p; python_version < "3"\n' * 40_000),
+            "requirements: 60,000 lines": text("requirements.txt", (f"package{n}==1\n" for n in range(50_000))),
+            "requirements: 100,000 continued lines": text("requirements.txt", "a\\\n" * 300_000),
+            "requirements: includes itself": text("requirements.txt", "-r requirements.txt\n" * 1000),
+            "requirements: two include each other": several(
+                text("requirements.txt", "-r b.txt\n"), text("b.txt", "-r requirements.txt\n")
+            ),
+            "requirements: a chain of 1,000": several(
+                text("requirements.txt", "-r r0.txt\n"),
+                *(text(f"r{n}.txt", f"-r r{n + 1}.txt\np{n}\n") for n in range(1000)),
+            ),
+            "requirements: 100 that include all": several(
+                *(
+                    text(f"requirements{n}.txt", "".join(f"-r requirements{m}.txt\n" for m in range(100)))
                     for n in range(100)
                 )
             ),
-        ),
-    ),
-    Hostile(
-        "pyproject: groups that double",
-        PROJECT,
-        text(
-            "pyproject.toml",
-            project_table(
-                "[dependency-groups]\ndev = ["
-                + '{include-group = "g0"}]\n'
-                + "".join(
-                    f'g{n} = [{{include-group = "g{n + 1}"}}, {{include-group = "g{n + 1}"}}]\n' for n in range(40)
-                )
-                + 'g40 = ["x"]\n'
+            "requirements: 200 MB": large("requirements.txt", item="a\n"),
+            "requirements: NUL bytes": raw("requirements.txt", b"\0" * 900_000),
+            "requirements: UTF-16": raw("requirements.txt", "torch\n".encode("utf-16") * 100),
+            "requirements: a named pipe": fifo("requirements.txt"),
+            "requirements: /dev/zero": link("requirements.txt", "/dev/zero"),
+            # pyproject.toml and setup.py.
+            "pyproject: deep lists": text("pyproject.toml", "a = ", "[" * DEEP, "]" * DEEP),
+            "pyproject: deep tables in a line": text("pyproject.toml", "a = ", "{a=" * DEEP, "1", "}" * DEEP),
+            "pyproject: a key of many parts": text("pyproject.toml", "a." * 400_000, "a = 1"),
+            "pyproject: many tables": text("pyproject.toml", (f"[a.b{n}]\n" for n in range(80_000))),
+            "pyproject: 50,000 dependencies": text(
+                "pyproject.toml",
+                project_table(f"dependencies = [{', '.join(f'{chr(34)}p{n}>=1{chr(34)}' for n in range(50_000))}]"),
             ),
-        ),
-    ),
-    Hostile("pyproject: 200 MB", PROJECT, large("pyproject.toml", "a = [", "]")),
-    Hostile("pyproject: an integer of 900,000 digits", PROJECT, text("pyproject.toml", "a = ", "9" * 900_000)),
-    Hostile("setup.py: deep brackets", PROJECT, text("setup.py", "x = ", "[" * DEEP, "]" * DEEP)),
-    Hostile(
-        "setup.py: a long sum",
-        PROJECT,
-        text("setup.py", "from setuptools import setup\nsetup(install_requires=[", "'a'+" * 100_000, "'a'])"),
-    ),
-    Hostile("setup.py: minus signs", PROJECT, text("setup.py", "x = ", "-" * 300_000, "1")),
-    Hostile(
-        "setup.py: lists that double",
-        PROJECT,
-        text(
-            "setup.py",
-            "from setuptools import setup\na0 = ['x']\n",
-            "".join(f"a{n} = a{n - 1} + a{n - 1}\n" for n in range(1, 60)),
-            "setup(install_requires=a59)",
-        ),
-    ),
-    Hostile(
-        "setup.py: texts that multiply",
-        PROJECT,
-        text("setup.py", "from setuptools import setup\nsetup(install_requires=['x' * 10**10])"),
-    ),
-    Hostile(
-        "setup.cfg: one option",
-        PROJECT,
-        text("setup.cfg", "[options]\ninstall_requires =\n", (f"  p{n}\n" for n in range(80_000))),
-    ),
-    # Locks and environments.
-    Hostile(
-        "uv.lock: 14 MB",
-        PROJECT,
-        several(
-            text("pyproject.toml", project_table("")),
-            text("uv.lock", "version = 1\n", (f'[[package]]\nname = "p{n}"\nversion = "1"\n' for n in range(300_000))),
-        ),
-    ),
-    Hostile(
-        "poetry.lock: 14 MB",
-        PROJECT,
-        several(
-            text("pyproject.toml", '[tool.poetry]\nname = "x"\n'),
-            text("poetry.lock", (f'[[package]]\nname = "p{n}"\nversion = "1"\n' for n in range(300_000))),
-        ),
-    ),
-    Hostile(
-        "Pipfile.lock: deep",
-        PROJECT,
-        several(text("Pipfile", "[packages]\n"), text("Pipfile.lock", '{"default": ', "[" * DEEP, "]" * DEEP, "}")),
-    ),
-    Hostile(
-        "Pipfile.lock: 14 MB",
-        PROJECT,
-        several(
-            text("Pipfile", "[packages]\n"),
-            text(
-                "Pipfile.lock", '{"default": {', (f'"p{n}": {{"version": "==1"}},' for n in range(400_000)), '"z": {}}}'
+            "pyproject: extras in a loop": text(
+                "pyproject.toml",
+                project_table(
+                    "[project.optional-dependencies]\n"
+                    + "".join(f'e{n} = ["hostile[e{(n + 1) % 500},e{(n * 7) % 500}]"]\n' for n in range(500))
+                ),
             ),
-        ),
-    ),
-    Hostile("environment.yml: aliases", PROJECT, text("environment.yml", aliases(), "dependencies: *a39\n")),
-    Hostile("environment.yml: merges", PROJECT, text("environment.yml", merges(), "dependencies: []\n")),
-    Hostile("environment.yml: deep", PROJECT, text("environment.yml", "dependencies: ", "[" * DEEP, "]" * DEEP)),
-    Hostile(
-        "environment.yml: deep by indentation",
-        PROJECT,
-        text("environment.yml", *("-" + " " for _ in range(400_000)), "x"),
-    ),
-    Hostile(
-        "environment.yml: 60,000 packages",
-        PROJECT,
-        text("environment.yml", "dependencies:\n", (f"- p{n}=1\n" for n in range(60_000))),
-    ),
-    # Dockerfiles.
-    Hostile("Dockerfile: ARGs that double", PROJECT, text("Dockerfile", doubled(40), FROM)),
-    Hostile("Dockerfile: ENVs that double", PROJECT, text("Dockerfile", FROM, doubled(40, "ENV"))),
-    Hostile(
-        "Dockerfile: a FROM of doubled ARGs", PROJECT, text("Dockerfile", doubled(26), "FROM ${A25}\nRUN echo ${A25}\n")
-    ),
-    Hostile(
-        "Dockerfile: ARGs times RUNs",
-        PROJECT,
-        text("Dockerfile", FROM, f"ARG A={'x' * 100_000}\n", "RUN echo ${A}${A}${A}\n" * 30_000),
-    ),
-    Hostile("Dockerfile: nested defaults", PROJECT, text("Dockerfile", "FROM ", "${A:-" * 150_000, "}" * 150_000)),
-    Hostile("Dockerfile: dollars", PROJECT, text("Dockerfile", FROM, "RUN ", "$" * 900_000)),
-    Hostile("Dockerfile: braces never closed", PROJECT, text("Dockerfile", FROM, "RUN ", "${a:-" * 180_000)),
-    Hostile("Dockerfile: quotes never closed", PROJECT, text("Dockerfile", FROM, "RUN ", '"\\' * 450_000)),
-    Hostile("Dockerfile: a command of 900 kB", PROJECT, text("Dockerfile", FROM, "RUN pip install ", "a " * 450_000)),
-    Hostile(
-        "Dockerfile: a command of spaces",
-        PROJECT,
-        text("Dockerfile", FROM, "RUN pip install torch", " " * 900_000, "x"),
-    ),
-    Hostile("Dockerfile: a flag of 900 kB", PROJECT, text("Dockerfile", FROM, "RUN ", "--mount=a " * 90_000, "x")),
-    Hostile(
-        "Dockerfile: here-documents never closed",
-        PROJECT,
-        text("Dockerfile", FROM, "RUN ", "<<A " * 200_000, "\nx\n" * 10),
-    ),
-    Hostile(
-        "Dockerfile: 50,000 stages", PROJECT, text("Dockerfile", (f"FROM python AS s{n}\n" for n in range(40_000)))
-    ),
-    Hostile("Dockerfile: 60,000 commands", PROJECT, text("Dockerfile", FROM, "RUN pip install x\n" * 55_000)),
-    Hostile(
-        "Dockerfile: 60,000 variables", PROJECT, text("Dockerfile", FROM, (f"ENV A{n}=b\n" for n in range(60_000)))
-    ),
-    Hostile("Dockerfile: one LABEL", PROJECT, text("Dockerfile", FROM, "LABEL ", 'a="b" ' * 150_000)),
-    Hostile("Dockerfile: one ENV", PROJECT, text("Dockerfile", FROM, "ENV ", "A=b" * 300_000)),
-    Hostile("Dockerfile: continued lines", PROJECT, text("Dockerfile", FROM, "RUN a\\\n" * 150_000)),
-    Hostile(
-        "Dockerfile: copies with a million patterns",
-        PROJECT,
-        several(
-            text("Dockerfile", FROM, "COPY .env /x\n" * 1000),
-            text(".env", "TOKEN=1\n"),
-            text(".dockerignore", "a\n" * 500_000),
-        ),
-    ),
-    Hostile("Dockerfile: a named pipe", PROJECT, fifo("Dockerfile")),
-    # Compose.
-    Hostile("compose: aliases", PROJECT, text("compose.yaml", aliases(), "services: {a: {image: x, command: *a39}}\n")),
-    Hostile("compose: merges", PROJECT, text("compose.yaml", merges(), "services: {a: {<<: *a39, image: x}}\n")),
-    Hostile(
-        "compose: includes itself",
-        PROJECT,
-        text("compose.yaml", "include: [compose.yaml, compose.yaml]\nservices: {a: {image: x}}\n"),
-    ),
-    Hostile(
-        "compose: includes that double",
-        PROJECT,
-        several(
-            text("compose.yaml", "include: [c0.yaml, c0.yaml]\n"),
-            *(
-                text(f"c{n}.yaml", f"include: [c{n + 1}.yaml, c{n + 1}.yaml, c{n + 1}.yaml, c{n + 1}.yaml]\n")
-                for n in range(12)
+            "pyproject: groups in a loop": text(
+                "pyproject.toml",
+                project_table(
+                    "[dependency-groups]\n"
+                    + "".join(
+                        f"dev{n} = [" + ", ".join(f'{{include-group = "dev{m}"}}' for m in range(100)) + "]\n"
+                        for n in range(100)
+                    )
+                ),
             ),
-        ),
+            "pyproject: groups that double": text(
+                "pyproject.toml",
+                project_table(
+                    "[dependency-groups]\ndev = ["
+                    + '{include-group = "g0"}]\n'
+                    + "".join(
+                        f'g{n} = [{{include-group = "g{n + 1}"}}, {{include-group = "g{n + 1}"}}]\n' for n in range(40)
+                    )
+                    + 'g40 = ["x"]\n'
+                ),
+            ),
+            "pyproject: 200 MB": large("pyproject.toml", "a = [", "]"),
+            "pyproject: an integer of 900,000 digits": text("pyproject.toml", "a = ", "9" * 900_000),
+            "setup.py: deep brackets": text("setup.py", "x = ", "[" * DEEP, "]" * DEEP),
+            "setup.py: a long sum": text(
+                "setup.py", "from setuptools import setup\nsetup(install_requires=[", "'a'+" * 100_000, "'a'])"
+            ),
+            "setup.py: minus signs": text("setup.py", "x = ", "-" * 300_000, "1"),
+            "setup.py: lists that double": text(
+                "setup.py",
+                "from setuptools import setup\na0 = ['x']\n",
+                "".join(f"a{n} = a{n - 1} + a{n - 1}\n" for n in range(1, 60)),
+                "setup(install_requires=a59)",
+            ),
+            "setup.py: texts that multiply": text(
+                "setup.py", "from setuptools import setup\nsetup(install_requires=['x' * 10**10])"
+            ),
+            "setup.cfg: one option": text(
+                "setup.cfg", "[options]\ninstall_requires =\n", (f"  p{n}\n" for n in range(80_000))
+            ),
+            # Locks and environments.
+            "uv.lock: 14 MB": several(
+                text("pyproject.toml", project_table("")),
+                text(
+                    "uv.lock", "version = 1\n", (f'[[package]]\nname = "p{n}"\nversion = "1"\n' for n in range(300_000))
+                ),
+            ),
+            "poetry.lock: 14 MB": several(
+                text("pyproject.toml", '[tool.poetry]\nname = "x"\n'),
+                text("poetry.lock", (f'[[package]]\nname = "p{n}"\nversion = "1"\n' for n in range(300_000))),
+            ),
+            "Pipfile.lock: deep": several(
+                text("Pipfile", "[packages]\n"), text("Pipfile.lock", '{"default": ', "[" * DEEP, "]" * DEEP, "}")
+            ),
+            "Pipfile.lock: 14 MB": several(
+                text("Pipfile", "[packages]\n"),
+                text(
+                    "Pipfile.lock",
+                    '{"default": {',
+                    (f'"p{n}": {{"version": "==1"}},' for n in range(400_000)),
+                    '"z": {}}}',
+                ),
+            ),
+            "environment.yml: aliases": text("environment.yml", aliases(), "dependencies: *a39\n"),
+            "environment.yml: merges": text("environment.yml", merges(), "dependencies: []\n"),
+            "environment.yml: deep": text("environment.yml", "dependencies: ", "[" * DEEP, "]" * DEEP),
+            "environment.yml: deep by indentation": text("environment.yml", *("-" + " " for _ in range(400_000)), "x"),
+            "environment.yml: 60,000 packages": text(
+                "environment.yml", "dependencies:\n", (f"- p{n}=1\n" for n in range(60_000))
+            ),
+            # Dockerfiles.
+            "Dockerfile: ARGs that double": text("Dockerfile", doubled(40), FROM),
+            "Dockerfile: ENVs that double": text("Dockerfile", FROM, doubled(40, "ENV")),
+            "Dockerfile: a FROM of doubled ARGs": text("Dockerfile", doubled(26), "FROM ${A25}\nRUN echo ${A25}\n"),
+            "Dockerfile: ARGs times RUNs": text(
+                "Dockerfile", FROM, f"ARG A={'x' * 100_000}\n", "RUN echo ${A}${A}${A}\n" * 30_000
+            ),
+            "Dockerfile: nested defaults": text("Dockerfile", "FROM ", "${A:-" * 150_000, "}" * 150_000),
+            "Dockerfile: dollars": text("Dockerfile", FROM, "RUN ", "$" * 900_000),
+            "Dockerfile: braces never closed": text("Dockerfile", FROM, "RUN ", "${a:-" * 180_000),
+            "Dockerfile: quotes never closed": text("Dockerfile", FROM, "RUN ", '"\\' * 450_000),
+            "Dockerfile: a command of 900 kB": text("Dockerfile", FROM, "RUN pip install ", "a " * 450_000),
+            "Dockerfile: a command of spaces": text("Dockerfile", FROM, "RUN pip install torch", " " * 900_000, "x"),
+            "Dockerfile: a flag of 900 kB": text("Dockerfile", FROM, "RUN ", "--mount=a " * 90_000, "x"),
+            "Dockerfile: here-documents never closed": text("Dockerfile", FROM, "RUN ", "<<A " * 200_000, "\nx\n" * 10),
+            "Dockerfile: 50,000 stages": text("Dockerfile", (f"FROM python AS s{n}\n" for n in range(40_000))),
+            "Dockerfile: 60,000 commands": text("Dockerfile", FROM, "RUN pip install x\n" * 55_000),
+            "Dockerfile: 60,000 variables": text("Dockerfile", FROM, (f"ENV A{n}=b\n" for n in range(60_000))),
+            "Dockerfile: one LABEL": text("Dockerfile", FROM, "LABEL ", 'a="b" ' * 150_000),
+            "Dockerfile: one ENV": text("Dockerfile", FROM, "ENV ", "A=b" * 300_000),
+            "Dockerfile: continued lines": text("Dockerfile", FROM, "RUN a\\\n" * 150_000),
+            "Dockerfile: copies with a million patterns": several(
+                text("Dockerfile", FROM, "COPY .env /x\n" * 1000),
+                text(".env", "TOKEN=1\n"),
+                text(".dockerignore", "a\n" * 500_000),
+            ),
+            "Dockerfile: a named pipe": fifo("Dockerfile"),
+            # Compose.
+            "compose: aliases": text("compose.yaml", aliases(), "services: {a: {image: x, command: *a39}}\n"),
+            "compose: merges": text("compose.yaml", merges(), "services: {a: {<<: *a39, image: x}}\n"),
+            "compose: includes itself": text(
+                "compose.yaml", "include: [compose.yaml, compose.yaml]\nservices: {a: {image: x}}\n"
+            ),
+            "compose: includes that double": several(
+                text("compose.yaml", "include: [c0.yaml, c0.yaml]\n"),
+                *(
+                    text(f"c{n}.yaml", f"include: [c{n + 1}.yaml, c{n + 1}.yaml, c{n + 1}.yaml, c{n + 1}.yaml]\n")
+                    for n in range(12)
+                ),
+            ),
+            "compose: extends itself": text(
+                "compose.yaml", "services:\n  a: {extends: {service: b}}\n  b: {extends: {service: a}}\n"
+            ),
+            "compose: 30,000 services": text(
+                "compose.yaml", "services:\n", (f"  s{n}: {{image: x}}\n" for n in range(14_000))
+            ),
+            "compose: 2,000 services with GPUs": text(
+                "compose.yaml",
+                "services:\n",
+                (f"  s{n}: {{image: x, gpus: all, devices: [nvidia.com/gpu=all]}}\n" for n in range(2_000)),
+            ),
+            "compose: one service with 10,000 devices": text(
+                "compose.yaml", "services:\n  s:\n    image: x\n    devices:\n", "    - nvidia.com/gpu=all\n" * 10_000
+            ),
+            "compose: deep": text("compose.yaml", "services: ", "{a: " * DEEP, "}" * DEEP),
+            "compose: a value of braces": text("compose.yaml", "services: {a: {image: '", "${" * 400_000, "'}}\n"),
+            # Dev containers.
+            "devcontainer.json: deep": text(DEV, '{"a": ', "[" * DEEP, "]" * DEEP, "}"),
+            "devcontainer.json: comments never closed": text(DEV, '{"image": "x"}', "/*" * 450_000),
+            "devcontainer.json: slashes": text(DEV, '{"image": "x"}', "/" * 900_000),
+            "devcontainer.json: 100,000 comments": text(DEV, "{\n", "// a\n" * 100_000, '"image": "x"}'),
+            "devcontainer.json: 100,000 members": text(
+                DEV, "{", (f'"a{n}": 1,' for n in range(80_000)), '"image": "x"}'
+            ),
+            "devcontainer.json: 40,000 runArgs": text(
+                DEV, '{"image": "x", "runArgs": [', '"--gpus=all",' * 40_000, '"--gpus=all"]}'
+            ),
+            "devcontainer.json: a command of 900 kB": text(
+                DEV, '{"image": "x", "postCreateCommand": "', "pip install torch && " * 45_000, 'true"}'
+            ),
+            "devcontainer.json: an image of 900 kB": text(DEV, '{"image": "', "a/" * 450_000, '"}'),
+            "devcontainer.json: 200 MB": large(DEV, '{"a": [', "]}"),
+            "devcontainer.json: a number of 900,000 digits": text(
+                DEV, '{"image": "x", "forwardPorts": [', "9" * 900_000, "]}"
+            ),
+            "devcontainer.json: a named pipe": fifo(DEV),
+            "devcontainer.json: a socket": unix_socket(DEV),
+            # Ignore files and .env.
+            ".gitignore: a million lines": text(".gitignore", (f"a{n}\n" for n in range(MILLION))),
+            ".gitignore: patterns of stars": text(".gitignore", f"{'*a' * 400}b\n" * 1000),
+            ".gitignore: 200 MB": large(".gitignore", item="a\n"),
+            ".gitignore: a named pipe": fifo(".gitignore"),
+            ".gitignore: a link to /dev/zero": link(".gitignore", "/dev/zero"),
+            ".gitignore: a link that leads out": link(".gitignore", "/etc/hostname"),
+            ".devcontainer/.gitignore: a link inside": several(
+                text("mine", "x\n"), directory(".devcontainer"), link(".devcontainer/.gitignore", "../mine")
+            ),
+            ".devcontainer/.dockerignore: a million lines": text(".devcontainer/.dockerignore", "a\n" * MILLION),
+            ".env: a million lines": text(".env", (f"A{n}=b\n" for n in range(100_000))),
+            ".env: one line of spaces": text(".env", " " * 900_000),
+            ".env: empty lines": text(".env", "\n" * 900_000),
+            ".devcontainer: a named pipe": fifo(".devcontainer"),
+            ".devcontainer: a link that leads out": link(".devcontainer", "/etc"),
+            ".devcontainer: a link to itself": link(".devcontainer", ".devcontainer"),
+            ".devcontainer: 20,000 files": several(
+                *(text(f".devcontainer/d{n}/devcontainer.json", "{}") for n in range(5_000))
+            ),
+        },
     ),
-    Hostile(
-        "compose: extends itself",
-        PROJECT,
-        text("compose.yaml", "services:\n  a: {extends: {service: b}}\n  b: {extends: {service: a}}\n"),
-    ),
-    Hostile(
-        "compose: 30,000 services",
-        PROJECT,
-        text("compose.yaml", "services:\n", (f"  s{n}: {{image: x}}\n" for n in range(14_000))),
-    ),
-    Hostile(
-        "compose: 2,000 services with GPUs",
-        PROJECT,
-        text(
-            "compose.yaml",
-            "services:\n",
-            (f"  s{n}: {{image: x, gpus: all, devices: [nvidia.com/gpu=all]}}\n" for n in range(2_000)),
-        ),
-    ),
-    Hostile(
-        "compose: one service with 10,000 devices",
-        PROJECT,
-        text("compose.yaml", "services:\n  s:\n    image: x\n    devices:\n", "    - nvidia.com/gpu=all\n" * 10_000),
-    ),
-    Hostile("compose: deep", PROJECT, text("compose.yaml", "services: ", "{a: " * DEEP, "}" * DEEP)),
-    Hostile(
-        "compose: a value of braces", PROJECT, text("compose.yaml", "services: {a: {image: '", "${" * 400_000, "'}}\n")
-    ),
-    # Dev containers.
-    Hostile("devcontainer.json: deep", PROJECT, text(DEV, '{"a": ', "[" * DEEP, "]" * DEEP, "}")),
-    Hostile("devcontainer.json: comments never closed", PROJECT, text(DEV, '{"image": "x"}', "/*" * 450_000)),
-    Hostile("devcontainer.json: slashes", PROJECT, text(DEV, '{"image": "x"}', "/" * 900_000)),
-    Hostile("devcontainer.json: 100,000 comments", PROJECT, text(DEV, "{\n", "// a\n" * 100_000, '"image": "x"}')),
-    Hostile(
-        "devcontainer.json: 100,000 members",
-        PROJECT,
-        text(DEV, "{", (f'"a{n}": 1,' for n in range(80_000)), '"image": "x"}'),
-    ),
-    Hostile(
-        "devcontainer.json: 40,000 runArgs",
-        PROJECT,
-        text(DEV, '{"image": "x", "runArgs": [', '"--gpus=all",' * 40_000, '"--gpus=all"]}'),
-    ),
-    Hostile(
-        "devcontainer.json: a command of 900 kB",
-        PROJECT,
-        text(DEV, '{"image": "x", "postCreateCommand": "', "pip install torch && " * 45_000, 'true"}'),
-    ),
-    Hostile("devcontainer.json: an image of 900 kB", PROJECT, text(DEV, '{"image": "', "a/" * 450_000, '"}')),
-    Hostile("devcontainer.json: 200 MB", PROJECT, large(DEV, '{"a": [', "]}")),
-    Hostile(
-        "devcontainer.json: a number of 900,000 digits",
-        PROJECT,
-        text(DEV, '{"image": "x", "forwardPorts": [', "9" * 900_000, "]}"),
-    ),
-    Hostile("devcontainer.json: a named pipe", PROJECT, fifo(DEV)),
-    Hostile("devcontainer.json: a socket", PROJECT, unix_socket(DEV)),
-    # Ignore files and .env.
-    Hostile(".gitignore: a million lines", PROJECT, text(".gitignore", (f"a{n}\n" for n in range(MILLION)))),
-    Hostile(".gitignore: patterns of stars", PROJECT, text(".gitignore", f"{'*a' * 400}b\n" * 1000)),
-    Hostile(".gitignore: 200 MB", PROJECT, large(".gitignore", item="a\n")),
-    Hostile(".gitignore: a named pipe", PROJECT, fifo(".gitignore")),
-    Hostile(".gitignore: a link to /dev/zero", PROJECT, link(".gitignore", "/dev/zero")),
-    Hostile(".gitignore: a link that leads out", PROJECT, link(".gitignore", "/etc/hostname")),
-    Hostile(
-        ".devcontainer/.gitignore: a link inside",
-        PROJECT,
-        several(text("mine", "x\n"), directory(".devcontainer"), link(".devcontainer/.gitignore", "../mine")),
-    ),
-    Hostile(
-        ".devcontainer/.dockerignore: a million lines", PROJECT, text(".devcontainer/.dockerignore", "a\n" * MILLION)
-    ),
-    Hostile(".env: a million lines", PROJECT, text(".env", (f"A{n}=b\n" for n in range(100_000)))),
-    Hostile(".env: one line of spaces", PROJECT, text(".env", " " * 900_000)),
-    Hostile(".env: empty lines", PROJECT, text(".env", "\n" * 900_000)),
-    Hostile(".devcontainer: a named pipe", PROJECT, fifo(".devcontainer")),
-    Hostile(".devcontainer: a link that leads out", PROJECT, link(".devcontainer", "/etc")),
-    Hostile(".devcontainer: a link to itself", PROJECT, link(".devcontainer", ".devcontainer")),
-    Hostile(
-        ".devcontainer: 20,000 files",
-        PROJECT,
-        several(*(text(f".devcontainer/d{n}/devcontainer.json", "{}") for n in range(5_000))),
-    ),
-    # devkit's own files.
-    Hostile("devkit.toml: 200 MB", UPDATE, large("devkit.toml", "a = [", "]")),
-    Hostile("devkit.toml: deep", UPDATE, text("devkit.toml", "a = ", "[" * DEEP, "]" * DEEP)),
-    Hostile(
-        "devkit.toml: 100,000 pins", UPDATE, text("devkit.toml", "[pins]\n", (f'p{n} = "1"\n' for n in range(100_000)))
-    ),
-    Hostile("devkit.toml: a named pipe", UPDATE, fifo("devkit.toml")),
-    Hostile("devkit.toml: UTF-16", UPDATE, raw("devkit.toml", 'name = "x"\n'.encode("utf-16"))),
-    Hostile("devkit.lock: 200 MB", UPDATE, several(text("devkit.toml", ""), large("devkit.lock", '{"files": [', "]}"))),
-    Hostile("devkit.lock: deep", UPDATE, several(text("devkit.toml", ""), text("devkit.lock", "[" * DEEP, "]" * DEEP))),
-    Hostile(
-        "devkit.lock: a million files",
+    *of(
         UPDATE,
-        several(
-            text("devkit.toml", ""),
-            text(
-                "devkit.lock",
-                '{"schema": "devkit.lock/1", "files": {',
-                (f'"f{n}": "{n}",' for n in range(300_000)),
-                '"z": ""}}',
+        {
+            # devkit's own files.
+            "devkit.toml: 200 MB": large("devkit.toml", "a = [", "]"),
+            "devkit.toml: deep": text("devkit.toml", "a = ", "[" * DEEP, "]" * DEEP),
+            "devkit.toml: 100,000 pins": text("devkit.toml", "[pins]\n", (f'p{n} = "1"\n' for n in range(100_000))),
+            "devkit.toml: a named pipe": fifo("devkit.toml"),
+            "devkit.toml: UTF-16": raw("devkit.toml", 'name = "x"\n'.encode("utf-16")),
+            "devkit.lock: 200 MB": several(text("devkit.toml", ""), large("devkit.lock", '{"files": [', "]}")),
+            "devkit.lock: deep": several(text("devkit.toml", ""), text("devkit.lock", "[" * DEEP, "]" * DEEP)),
+            "devkit.lock: a million files": several(
+                text("devkit.toml", ""),
+                text(
+                    "devkit.lock",
+                    '{"schema": "devkit.lock/1", "files": {',
+                    (f'"f{n}": "{n}",' for n in range(300_000)),
+                    '"z": ""}}',
+                ),
             ),
-        ),
+            "devkit.lock: a named pipe": several(text("devkit.toml", ""), fifo("devkit.lock")),
+            "devkit.lock: an integer of a million digits": several(
+                text("devkit.toml", ""), text("devkit.lock", '{"schema": ', "9" * MILLION, "}")
+            ),
+        },
     ),
-    Hostile("devkit.lock: a named pipe", UPDATE, several(text("devkit.toml", ""), fifo("devkit.lock"))),
-    Hostile(
-        "devkit.lock: an integer of a million digits",
-        UPDATE,
-        several(text("devkit.toml", ""), text("devkit.lock", '{"schema": ', "9" * MILLION, "}")),
+    *of(
+        PROJECT,
+        {
+            # Programs.
+            "imports: 50,000 in a file": text("main.py", (f"import a{n}\n" for n in range(60_000))),
+            "imports: deep brackets": text("main.py", "x = ", "(" * DEEP, ")" * DEEP),
+            "imports: 5,000 programs": several(*(text(f"m{n}.py", "import torch\n") for n in range(5_000))),
+            "imports: a named pipe": several(fifo("main.py"), fifo("setup.py")),
+            "imports: 200 MB": large("main.py", item="import a\n"),
+        },
     ),
-    # Programs.
-    Hostile("imports: 50,000 in a file", PROJECT, text("main.py", (f"import a{n}\n" for n in range(60_000)))),
-    Hostile("imports: deep brackets", PROJECT, text("main.py", "x = ", "(" * DEEP, ")" * DEEP)),
-    Hostile("imports: 5,000 programs", PROJECT, several(*(text(f"m{n}.py", "import torch\n") for n in range(5_000)))),
-    Hostile("imports: a named pipe", PROJECT, several(fifo("main.py"), fifo("setup.py"))),
-    Hostile("imports: 200 MB", PROJECT, large("main.py", item="import a\n")),
-    # Facts and reports.
-    Hostile("facts: 200 MB", FACTS, large("input", '{"schema": "devkit.facts/1", "a": [', "]}")),
-    Hostile("facts: deep", FACTS, text("input", "[" * DEEP, "]" * DEEP)),
-    Hostile("facts: an integer of a million digits", FACTS, text("input", '{"schema": ', "9" * MILLION, "}")),
-    Hostile("facts: a named pipe", FACTS, fifo("input")),
-    Hostile("facts: /dev/zero", FACTS, link("input", "/dev/zero")),
-    Hostile("facts: NUL bytes", FACTS, raw("input", b"\0" * MEBIBYTE)),
-    Hostile("facts: a folder", FACTS, directory("input")),
-    Hostile("reports: 200 MB", REPORT, large("input", '{"schema": "devkit.verify/1", "stages": [', "]}")),
-    Hostile("reports: deep", REPORT, text("input", '{"a":' * DEEP, "1", "}" * DEEP)),
-    Hostile("reports: a named pipe", REPORT, fifo("input")),
-    Hostile("reports: /dev/zero", REPORT, link("input", "/dev/zero")),
-    Hostile("reports: a million lines", REPORT, text("input", "{}\n" * MILLION)),
-    # Logs.
-    Hostile("logs: 200 MB", LOG, large("stdin", item="RuntimeError: CUDA error: invalid device function\n")),
-    Hostile("logs: one line of 20 MB", LOG, text("stdin", "CUDA error " * 2_000_000)),
-    Hostile("logs: one line of spaces", LOG, text("stdin", "x", " " * 20_000_000)),
-    Hostile(
-        "logs: 300,000 different lines",
+    *of(
+        FACTS,
+        {
+            # Facts and reports.
+            "facts: 200 MB": large("input", '{"schema": "devkit.facts/1", "a": [', "]}"),
+            "facts: deep": text("input", "[" * DEEP, "]" * DEEP),
+            "facts: an integer of a million digits": text("input", '{"schema": ', "9" * MILLION, "}"),
+            "facts: a named pipe": fifo("input"),
+            "facts: /dev/zero": link("input", "/dev/zero"),
+            "facts: NUL bytes": raw("input", b"\0" * MEBIBYTE),
+            "facts: a folder": directory("input"),
+        },
+    ),
+    *of(
+        REPORT,
+        {
+            "reports: 200 MB": large("input", '{"schema": "devkit.verify/1", "stages": [', "]}"),
+            "reports: deep": text("input", '{"a":' * DEEP, "1", "}" * DEEP),
+            "reports: a named pipe": fifo("input"),
+            "reports: /dev/zero": link("input", "/dev/zero"),
+            "reports: a million lines": text("input", "{}\n" * MILLION),
+        },
+    ),
+    *of(
         LOG,
-        text("stdin", (f"ImportError: lib{n}.so.{n}: cannot open shared object file\n" for n in range(300_000))),
+        {
+            # Logs.
+            "logs: 200 MB": large("stdin", item="RuntimeError: CUDA error: invalid device function\n"),
+            "logs: one line of 20 MB": text("stdin", "CUDA error " * 2_000_000),
+            "logs: one line of spaces": text("stdin", "x", " " * 20_000_000),
+            "logs: 300,000 different lines": text(
+                "stdin", (f"ImportError: lib{n}.so.{n}: cannot open shared object file\n" for n in range(300_000))
+            ),
+            "logs: /dev/zero": link("stdin", "/dev/zero"),
+            "logs: digits": text("stdin", "1." * 5_000_000),
+            "logs: escapes": text("stdin", "\x1b[" * 5_000_000),
+        },
     ),
-    Hostile("logs: /dev/zero", LOG, link("stdin", "/dev/zero")),
-    Hostile("logs: digits", LOG, text("stdin", "1." * 5_000_000)),
-    Hostile("logs: escapes", LOG, text("stdin", "\x1b[" * 5_000_000)),
-    # Data for training.
-    Hostile(
-        "data: one line of 200 MB",
+    *of(
         TRAINING,
-        harmless(text("data.jsonl", '{"text": "', ("a" * MEBIBYTE for _ in range(200)), '"}')),
+        {
+            # Data for training.
+            "data: one line of 200 MB": harmless(
+                text("data.jsonl", '{"text": "', ("a" * MEBIBYTE for _ in range(200)), '"}')
+            ),
+            "data: deep": harmless(text("data.jsonl", '{"a":' * DEEP, "1", "}" * DEEP)),
+            "data: an integer of a million digits": harmless(text("data.jsonl", '{"text": ', "9" * MILLION, "}")),
+            "data: NUL bytes": harmless(raw("data.jsonl", b"\0" * MEBIBYTE)),
+            "data: UTF-16": harmless(raw("data.jsonl", '{"text": "a"}\n'.encode("utf-16") * 1000)),
+            "data: one object with a million keys": harmless(
+                text("data.jsonl", "{", (f'"k{n}": 1,' for n in range(MILLION)), '"text": "a"}')
+            ),
+            "data: a million roles that no template knows": harmless(
+                text(
+                    "data.jsonl",
+                    '{"messages": [',
+                    '{"role": "x", "content": ""},' * MILLION,
+                    '{"role": "assistant", "content": "a"}]}',
+                )
+            ),
+            "data: a named pipe": harmless(fifo("data.jsonl"), without="data.jsonl"),
+            "data: a socket": harmless(unix_socket("data.jsonl"), without="data.jsonl"),
+            "data: /dev/zero": harmless(link("data.jsonl", "/dev/zero"), without="data.jsonl"),
+            "data: a link to itself": harmless(link("data.jsonl", "data.jsonl"), without="data.jsonl"),
+            "data: a sparse file of 1 TB": harmless(sparse("data.jsonl", 1 << 40)),
+        },
     ),
-    Hostile("data: deep", TRAINING, harmless(text("data.jsonl", '{"a":' * DEEP, "1", "}" * DEEP))),
-    Hostile(
-        "data: an integer of a million digits", TRAINING, harmless(text("data.jsonl", '{"text": ', "9" * MILLION, "}"))
-    ),
-    Hostile("data: NUL bytes", TRAINING, harmless(raw("data.jsonl", b"\0" * MEBIBYTE))),
-    Hostile("data: UTF-16", TRAINING, harmless(raw("data.jsonl", '{"text": "a"}\n'.encode("utf-16") * 1000))),
-    Hostile(
-        "data: one object with a million keys",
-        TRAINING,
-        harmless(text("data.jsonl", "{", (f'"k{n}": 1,' for n in range(MILLION)), '"text": "a"}')),
-    ),
-    Hostile(
-        "data: a million roles that no template knows",
-        TRAINING,
-        harmless(
-            text(
-                "data.jsonl",
-                '{"messages": [',
-                '{"role": "x", "content": ""},' * MILLION,
-                '{"role": "assistant", "content": "a"}]}',
-            )
-        ),
-    ),
-    Hostile("data: a named pipe", TRAINING, harmless(fifo("data.jsonl"), without="data.jsonl")),
-    Hostile("data: a socket", TRAINING, harmless(unix_socket("data.jsonl"), without="data.jsonl")),
-    Hostile("data: /dev/zero", TRAINING, harmless(link("data.jsonl", "/dev/zero"), without="data.jsonl")),
-    Hostile("data: a link to itself", TRAINING, harmless(link("data.jsonl", "data.jsonl"), without="data.jsonl")),
-    Hostile("data: a sparse file of 1 TB", TRAINING, harmless(sparse("data.jsonl", 1 << 40))),
-    Hostile(
-        "data: .json, deep in its first line",
+    *of(
         _swap(TRAINING, "data.jsonl", "data.json"),
-        harmless(text("data.json", '{"a":' * DEEP, "1", "}" * DEEP)),
+        {
+            "data: .json, deep in its first line": harmless(text("data.json", '{"a":' * DEEP, "1", "}" * DEEP)),
+            "data: .json of 200 MB of empty lists": harmless(large("data.json", "[", "]", item="[],")),
+        },
     ),
-    Hostile(
-        "data: .json of 200 MB of empty lists",
-        _swap(TRAINING, "data.jsonl", "data.json"),
-        harmless(large("data.json", "[", "]", item="[],")),
-    ),
-    Hostile(
-        "data: .csv with NULs",
+    *of(
         _swap(TRAINING, "data.jsonl", "data.csv"),
-        harmless(raw("data.csv", b"text\n" + b"\0" * MEBIBYTE)),
+        {
+            "data: .csv with NULs": harmless(raw("data.csv", b"text\n" + b"\0" * MEBIBYTE)),
+        },
     ),
-    Hostile("data: Parquet that unpacks to 2 GB", TABLE, harmless(parquet_bomb())),
-    Hostile(
-        "data: Parquet whose footer lies",
+    *of(
         TABLE,
-        harmless(raw("data.parquet", b"PAR1" + b"\x15\x04" * 50_000 + (1 << 30).to_bytes(4, "little") + b"PAR1")),
+        {
+            "data: Parquet that unpacks to 2 GB": harmless(parquet_bomb()),
+            "data: Parquet whose footer lies": harmless(
+                raw("data.parquet", b"PAR1" + b"\x15\x04" * 50_000 + (1 << 30).to_bytes(4, "little") + b"PAR1")
+            ),
+            "data: Parquet, a named pipe": harmless(fifo("data.parquet")),
+        },
     ),
-    Hostile("data: Parquet, a named pipe", TABLE, harmless(fifo("data.parquet"))),
-    Hostile(
-        "data: a folder of 20,000 empty files",
+    *of(
         _swap(TRAINING, "data.jsonl", "many"),
-        harmless(*(text(f"many/{n}.jsonl", "") for n in range(20_000))),
+        {
+            "data: a folder of 20,000 empty files": harmless(*(text(f"many/{n}.jsonl", "") for n in range(20_000))),
+        },
     ),
-    # Models and adapters.
-    Hostile(
-        "template: loops in loops",
+    *of(
         TUNED,
-        harmless(
-            text(
-                "model/chat_template.jinja",
-                "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-            )
-        ),
-    ),
-    Hostile(
-        "template: a text of 10 GB at once", TUNED, harmless(text("model/chat_template.jinja", "{{ 'a' * 10**10 }}"))
-    ),
-    Hostile(
-        "template: a text of 10 GB in parts",
-        TUNED,
-        harmless(text("model/chat_template.jinja", "{% for a in range(99999) %}{{ 'a' * 100000 }}{% endfor %}")),
-    ),
-    Hostile(
-        "template: a list of 10 GB",
-        TUNED,
-        harmless(text("model/chat_template.jinja", "{% set a = [0] * 10**9 %}{{ a }}")),
-    ),
-    Hostile(
-        "template: a number of a billion digits",
-        TUNED,
-        harmless(text("model/chat_template.jinja", "{{ 9 ** (10 ** 9) }}")),
-    ),
-    Hostile(
-        "template: attributes that lead out",
-        TUNED,
-        harmless(text("model/chat_template.jinja", "{{ cycler.__init__.__globals__.os.popen('id').read() }}")),
-    ),
-    Hostile(
-        "template: deep brackets",
-        TUNED,
-        harmless(text("model/chat_template.jinja", "{{ ", "(" * DEEP, "1", ")" * DEEP, " }}")),
-    ),
-    Hostile("template: 200 MB", TUNED, harmless(large("model/chat_template.jinja", item="{{ 1 }}"))),
-    Hostile(
-        "template: a macro that calls itself",
-        TUNED,
-        harmless(text("model/chat_template.jinja", "{% macro a() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}")),
-    ),
-    Hostile("tokenizer.json: 200 MB", TUNED, harmless(large("model/tokenizer.json", '{"a": [', "]}"))),
-    Hostile("tokenizer.json: deep", TUNED, harmless(text("model/tokenizer.json", "[" * DEEP, "]" * DEEP))),
-    Hostile(
-        "tokenizer.json: a named pipe", TUNED, harmless(fifo("model/tokenizer.json"), without="model/tokenizer.json")
-    ),
-    Hostile("tokenizer.json: nothing", TUNED, harmless(text("model/tokenizer.json", "{}"))),
-    Hostile(
-        "tokenizer_config.json: deep", TUNED, harmless(text("model/tokenizer_config.json", "[" * DEEP, "]" * DEEP))
-    ),
-    Hostile("tokenizer_config.json: 200 MB", TUNED, harmless(large("model/tokenizer_config.json", '{"a": [', "]}"))),
-    Hostile("special_tokens_map.json: a named pipe", TUNED, harmless(fifo("model/special_tokens_map.json"))),
-    Hostile(
-        "generation_config.json: deep", TUNED, harmless(text("model/generation_config.json", "[" * DEEP, "]" * DEEP))
+        {
+            # Models and adapters.
+            "template: loops in loops": harmless(
+                text(
+                    "model/chat_template.jinja",
+                    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                )
+            ),
+            "template: a text of 10 GB at once": harmless(text("model/chat_template.jinja", "{{ 'a' * 10**10 }}")),
+            "template: a text of 10 GB in parts": harmless(
+                text("model/chat_template.jinja", "{% for a in range(99999) %}{{ 'a' * 100000 }}{% endfor %}")
+            ),
+            "template: a list of 10 GB": harmless(
+                text("model/chat_template.jinja", "{% set a = [0] * 10**9 %}{{ a }}")
+            ),
+            "template: a number of a billion digits": harmless(
+                text("model/chat_template.jinja", "{{ 9 ** (10 ** 9) }}")
+            ),
+            "template: attributes that lead out": harmless(
+                text("model/chat_template.jinja", "{{ cycler.__init__.__globals__.os.popen('id').read() }}")
+            ),
+            "template: deep brackets": harmless(
+                text("model/chat_template.jinja", "{{ ", "(" * DEEP, "1", ")" * DEEP, " }}")
+            ),
+            "template: 200 MB": harmless(large("model/chat_template.jinja", item="{{ 1 }}")),
+            "template: a macro that calls itself": harmless(
+                text("model/chat_template.jinja", "{% macro a() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}")
+            ),
+            "tokenizer.json: 200 MB": harmless(large("model/tokenizer.json", '{"a": [', "]}")),
+            "tokenizer.json: deep": harmless(text("model/tokenizer.json", "[" * DEEP, "]" * DEEP)),
+            "tokenizer.json: a named pipe": harmless(fifo("model/tokenizer.json"), without="model/tokenizer.json"),
+            "tokenizer.json: nothing": harmless(text("model/tokenizer.json", "{}")),
+            "tokenizer_config.json: deep": harmless(text("model/tokenizer_config.json", "[" * DEEP, "]" * DEEP)),
+            "tokenizer_config.json: 200 MB": harmless(large("model/tokenizer_config.json", '{"a": [', "]}")),
+            "special_tokens_map.json: a named pipe": harmless(fifo("model/special_tokens_map.json")),
+            "generation_config.json: deep": harmless(text("model/generation_config.json", "[" * DEEP, "]" * DEEP)),
+        },
     ),
     *(
         Hostile(f"config.json: {name} of {value:,}", TUNED, harmless(with_config("model/config.json", **{name: value})))
@@ -807,122 +691,103 @@ INPUTS = (
         )
         for value in (10**6, 10**12)
     ),
-    Hostile("config.json: a width that is a text", TUNED, harmless(with_config("model/config.json", hidden_size="x"))),
-    Hostile("config.json: no width", TUNED, harmless(with_config("model/config.json", hidden_size=0))),
-    Hostile("config.json: heads below zero", TUNED, harmless(with_config("model/config.json", num_attention_heads=-1))),
-    Hostile(
-        "config.json: token ids beyond the vocabulary",
+    *of(
         TUNED,
-        harmless(with_config("model/config.json", pad_token_id=10**12, bos_token_id=-(10**12))),
+        {
+            "config.json: a width that is a text": harmless(with_config("model/config.json", hidden_size="x")),
+            "config.json: no width": harmless(with_config("model/config.json", hidden_size=0)),
+            "config.json: heads below zero": harmless(with_config("model/config.json", num_attention_heads=-1)),
+            "config.json: token ids beyond the vocabulary": harmless(
+                with_config("model/config.json", pad_token_id=10**12, bos_token_id=-(10**12))
+            ),
+            "weights: a header of 2^62 bytes": harmless(weights("model/model.safetensors", b"{}", 1 << 62)),
+            "weights: places that overlap": harmless(
+                weights(
+                    "model/model.safetensors",
+                    json.dumps(
+                        {f"t{n}": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]} for n in range(9)}
+                    ).encode(),
+                    rest=bytes(16),
+                )
+            ),
+            "weights: a shape of 10^18": harmless(
+                weights(
+                    "model/model.safetensors",
+                    b'{"model.norm.weight": {"dtype": "F32", "shape": [1000000000, 1000000000], "data_offsets": [0, 16]}}',
+                    rest=bytes(16),
+                )
+            ),
+            "weights: 100,000 tensors of nothing": harmless(
+                weights(
+                    "model/model.safetensors",
+                    json.dumps(
+                        {
+                            f"model.layers.{n}.x": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+                            for n in range(100_000)
+                        }
+                    ).encode(),
+                )
+            ),
+            "weights: a named pipe": harmless(fifo("model/model.safetensors"), without="model/model.safetensors"),
+            "weights: 1,000,000 shards": harmless(
+                text(
+                    "model/model.safetensors.index.json",
+                    '{"weight_map": {',
+                    (f'"t{n}": "{n}.safetensors",' for n in range(200_000)),
+                    '"z": "z"}}',
+                )
+            ),
+        },
     ),
-    Hostile("weights: a header of 2^62 bytes", TUNED, harmless(weights("model/model.safetensors", b"{}", 1 << 62))),
-    Hostile(
-        "weights: places that overlap",
-        TUNED,
-        harmless(
-            weights(
-                "model/model.safetensors",
-                json.dumps(
-                    {f"t{n}": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]} for n in range(9)}
-                ).encode(),
-                rest=bytes(16),
-            )
-        ),
-    ),
-    Hostile(
-        "weights: a shape of 10^18",
-        TUNED,
-        harmless(
-            weights(
-                "model/model.safetensors",
-                b'{"model.norm.weight": {"dtype": "F32", "shape": [1000000000, 1000000000], "data_offsets": [0, 16]}}',
-                rest=bytes(16),
-            )
-        ),
-    ),
-    Hostile(
-        "weights: 100,000 tensors of nothing",
-        TUNED,
-        harmless(
-            weights(
-                "model/model.safetensors",
-                json.dumps(
-                    {
-                        f"model.layers.{n}.x": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-                        for n in range(100_000)
-                    }
-                ).encode(),
-            )
-        ),
-    ),
-    Hostile(
-        "weights: a named pipe", TUNED, harmless(fifo("model/model.safetensors"), without="model/model.safetensors")
-    ),
-    Hostile(
-        "weights: 1,000,000 shards",
-        TUNED,
-        harmless(
-            text(
-                "model/model.safetensors.index.json",
-                '{"weight_map": {',
-                (f'"t{n}": "{n}.safetensors",' for n in range(200_000)),
-                '"z": "z"}}',
-            )
-        ),
-    ),
-    Hostile(
-        "adapter: a base outside of the folder",
+    *of(
         (("generate", "--adapter", "{}/adapter", "--prompt", "hello"),),
-        harmless(with_config("adapter/adapter_config.json", base_model_name_or_path="../../../../etc")),
+        {
+            "adapter: a base outside of the folder": harmless(
+                with_config("adapter/adapter_config.json", base_model_name_or_path="../../../../etc")
+            ),
+        },
     ),
-    Hostile("adapter: a rank of 10^9", ADAPTED, harmless(with_config("adapter/adapter_config.json", r=10**9))),
-    Hostile(
-        "adapter: targets that backtrack",
+    *of(
         ADAPTED,
-        harmless(with_config("adapter/adapter_config.json", target_modules="(([a-z._0-9]+)+)+!")),
+        {
+            "adapter: a rank of 10^9": harmless(with_config("adapter/adapter_config.json", r=10**9)),
+            "adapter: targets that backtrack": harmless(
+                with_config("adapter/adapter_config.json", target_modules="(([a-z._0-9]+)+)+!")
+            ),
+            "adapter: a pattern that backtracks": harmless(
+                with_config("adapter/adapter_config.json", rank_pattern={"(([a-z._0-9]+)+)+!": 4})
+            ),
+            "adapter: layers that backtrack": harmless(
+                with_config("adapter/adapter_config.json", layers_to_transform=[0], layers_pattern="(([a-z._0-9]+)+)+!")
+            ),
+            "adapter: a million targets": harmless(
+                with_config("adapter/adapter_config.json", target_modules=[f"t{n}" for n in range(60_000)])
+            ),
+            "adapter: code of its own": harmless(
+                with_config(
+                    "adapter/adapter_config.json",
+                    auto_mapping={"base_model_class": "os", "parent_library": "antigravity"},
+                )
+            ),
+            "adapter: a template of 200 MB": harmless(large("adapter/chat_template.jinja", item="{{ 1 }}")),
+            "adapter: a header that lies": harmless(
+                weights(
+                    "adapter/adapter_model.safetensors",
+                    b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 99999999999]}}',
+                )
+            ),
+        },
     ),
-    Hostile(
-        "adapter: a pattern that backtracks",
-        ADAPTED,
-        harmless(with_config("adapter/adapter_config.json", rank_pattern={"(([a-z._0-9]+)+)+!": 4})),
+    *of(
+        SETTINGS,
+        {
+            # Settings of a run, and prompts.
+            "run.toml: 200 MB": harmless(large("run.toml", "a = [", "]")),
+            "run.toml: deep": harmless(text("run.toml", "a = ", "[" * DEEP, "]" * DEEP)),
+            "run.toml: a named pipe": harmless(fifo("run.toml")),
+            "run.toml: /dev/zero": harmless(link("run.toml", "/dev/zero")),
+        },
     ),
-    Hostile(
-        "adapter: layers that backtrack",
-        ADAPTED,
-        harmless(
-            with_config("adapter/adapter_config.json", layers_to_transform=[0], layers_pattern="(([a-z._0-9]+)+)+!")
-        ),
-    ),
-    Hostile(
-        "adapter: a million targets",
-        ADAPTED,
-        harmless(with_config("adapter/adapter_config.json", target_modules=[f"t{n}" for n in range(60_000)])),
-    ),
-    Hostile(
-        "adapter: code of its own",
-        ADAPTED,
-        harmless(
-            with_config(
-                "adapter/adapter_config.json", auto_mapping={"base_model_class": "os", "parent_library": "antigravity"}
-            )
-        ),
-    ),
-    Hostile("adapter: a template of 200 MB", ADAPTED, harmless(large("adapter/chat_template.jinja", item="{{ 1 }}"))),
-    Hostile(
-        "adapter: a header that lies",
-        ADAPTED,
-        harmless(
-            weights(
-                "adapter/adapter_model.safetensors",
-                b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 99999999999]}}',
-            )
-        ),
-    ),
-    # Settings of a run, and prompts.
-    Hostile("run.toml: 200 MB", SETTINGS, harmless(large("run.toml", "a = [", "]"))),
-    Hostile("run.toml: deep", SETTINGS, harmless(text("run.toml", "a = ", "[" * DEEP, "]" * DEEP))),
-    Hostile("run.toml: a named pipe", SETTINGS, harmless(fifo("run.toml"))),
-    Hostile("run.toml: /dev/zero", SETTINGS, harmless(link("run.toml", "/dev/zero"))),
     *(
         Hostile(f"run.toml: {name} = {value}", SETTINGS, harmless(text("run.toml", f"{name} = {value}\n")))
         for name, value in (
@@ -937,66 +802,86 @@ INPUTS = (
             ("timeout", 10**12),
         )
     ),
-    Hostile(
-        "prompts: one line of 200 MB",
+    *of(
         PROMPTS,
-        harmless(text("prompts.jsonl", '"', ("a" * MEBIBYTE for _ in range(200)), '"')),
-    ),
-    Hostile("prompts: deep", PROMPTS, harmless(text("prompts.jsonl", "[" * DEEP, "]" * DEEP))),
-    Hostile("prompts: a named pipe", PROMPTS, harmless(fifo("prompts.jsonl"))),
-    Hostile("prompts: /dev/zero", PROMPTS, harmless(link("prompts.jsonl", "/dev/zero"))),
-    Hostile("prompts: standard input without end", PIPED, harmless(link("stdin", "/dev/zero"))),
-    Hostile("prompts: NUL bytes on standard input", PIPED, harmless(raw("stdin", b"\0" * MEBIBYTE))),
-    # Hosts and logs of others.
-    Hostile("hosts: 200 MB", FLEET, large("input", item="a\n")),
-    Hostile("hosts: a named pipe", FLEET, fifo("input")),
-    Hostile("hosts: /dev/zero", FLEET, link("input", "/dev/zero")),
-    Hostile("hosts: options and newlines", FLEET, text("input", "-oProxyCommand=touch hostile\n../../x\n\x1b[2J\n")),
-    Hostile("explain a file: 200 MB", CASE, large("input", item="RuntimeError: CUDA error: invalid device function\n")),
-    Hostile("explain a file: a named pipe", CASE, fifo("input")),
-    Hostile("explain a file: /dev/zero", CASE, link("input", "/dev/zero")),
-    # Models, jobs and tables.
-    Hostile("config.json: 200 MB", CONFIG, large("config.json", '{"a": [', "]}")),
-    Hostile("config.json: deep", CONFIG, text("config.json", "[" * DEEP, "]" * DEEP)),
-    Hostile(
-        "config.json: numbers without end",
-        CONFIG,
-        text(
-            "config.json",
-            json.dumps(
-                {
-                    "model_type": "llama",
-                    "hidden_size": 10**30,
-                    "num_hidden_layers": 10**9,
-                    "num_attention_heads": 10**9,
-                    "vocab_size": 10**30,
-                    "intermediate_size": 10**30,
-                }
+        {
+            "prompts: one line of 200 MB": harmless(
+                text("prompts.jsonl", '"', ("a" * MEBIBYTE for _ in range(200)), '"')
             ),
-        ),
+            "prompts: deep": harmless(text("prompts.jsonl", "[" * DEEP, "]" * DEEP)),
+            "prompts: a named pipe": harmless(fifo("prompts.jsonl")),
+            "prompts: /dev/zero": harmless(link("prompts.jsonl", "/dev/zero")),
+        },
     ),
-    Hostile(
-        "config.json: a billion layers",
+    *of(
+        PIPED,
+        {
+            "prompts: standard input without end": harmless(link("stdin", "/dev/zero")),
+            "prompts: NUL bytes on standard input": harmless(raw("stdin", b"\0" * MEBIBYTE)),
+        },
+    ),
+    *of(
+        FLEET,
+        {
+            # Hosts and logs of others.
+            "hosts: 200 MB": large("input", item="a\n"),
+            "hosts: a named pipe": fifo("input"),
+            "hosts: /dev/zero": link("input", "/dev/zero"),
+            "hosts: options and newlines": text("input", "-oProxyCommand=touch hostile\n../../x\n\x1b[2J\n"),
+        },
+    ),
+    *of(
+        CASE,
+        {
+            "explain a file: 200 MB": large("input", item="RuntimeError: CUDA error: invalid device function\n"),
+            "explain a file: a named pipe": fifo("input"),
+            "explain a file: /dev/zero": link("input", "/dev/zero"),
+        },
+    ),
+    *of(
         CONFIG,
-        text(
-            "config.json",
-            json.dumps(
-                {
-                    "model_type": "llama",
-                    "hidden_size": 4096,
-                    "num_hidden_layers": 10**8,
-                    "num_attention_heads": 32,
-                    "vocab_size": 32000,
-                    "intermediate_size": 11008,
-                }
+        {
+            # Models, jobs and tables.
+            "config.json: 200 MB": large("config.json", '{"a": [', "]}"),
+            "config.json: deep": text("config.json", "[" * DEEP, "]" * DEEP),
+            "config.json: numbers without end": text(
+                "config.json",
+                json.dumps(
+                    {
+                        "model_type": "llama",
+                        "hidden_size": 10**30,
+                        "num_hidden_layers": 10**9,
+                        "num_attention_heads": 10**9,
+                        "vocab_size": 10**30,
+                        "intermediate_size": 10**30,
+                    }
+                ),
             ),
-        ),
+            "config.json: a billion layers": text(
+                "config.json",
+                json.dumps(
+                    {
+                        "model_type": "llama",
+                        "hidden_size": 4096,
+                        "num_hidden_layers": 10**8,
+                        "num_attention_heads": 32,
+                        "vocab_size": 32000,
+                        "intermediate_size": 11008,
+                    }
+                ),
+            ),
+            "config.json: a named pipe": fifo("config.json"),
+            "safetensors: a header of 2^62 bytes": safetensors(b"{}", 1 << 62),
+            "safetensors: a deep header": safetensors(b"[" * DEEP, DEEP),
+        },
     ),
-    Hostile("config.json: a named pipe", CONFIG, fifo("config.json")),
-    Hostile("safetensors: a header of 2^62 bytes", CONFIG, safetensors(b"{}", 1 << 62)),
-    Hostile("safetensors: a deep header", CONFIG, safetensors(b"[" * DEEP, DEEP)),
-    Hostile("job: 200 MB", JOB, large("devkit.toml", "[job]\na = [", "]")),
-    Hostile("job: deep", JOB, text("devkit.toml", "[job]\na = ", "[" * DEEP, "]" * DEEP)),
+    *of(
+        JOB,
+        {
+            "job: 200 MB": large("devkit.toml", "[job]\na = [", "]"),
+            "job: deep": text("devkit.toml", "[job]\na = ", "[" * DEEP, "]" * DEEP),
+        },
+    ),
 )
 
 
