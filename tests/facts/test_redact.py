@@ -18,7 +18,14 @@ from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
 from devkit.facts.gpu import Gpu, KernelLog, NvmlAnswer, Xid
 from devkit.facts.machine import Storage, System
 from devkit.facts.model import Facts
-from devkit.facts.redact import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
+from devkit.facts.redact import (
+    Redaction,
+    _texts,
+    build_redaction,
+    count_removed,
+    find_doubtful_lines,
+    redact_facts,
+)
 from devkit.facts.secrets import contains_token, holds_secret, is_random
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
@@ -88,12 +95,15 @@ def test_a_name_in_one_fact_is_blanked_in_another():
     assert "alice" not in format_facts(redact_facts(facts))
 
 
-@settings(
+SOME = settings(
     max_examples=10,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
+
+
+@SOME
 @given(FACTS)
 def test_redacting_twice_changes_nothing_more(facts):
     once = redact_facts(facts)
@@ -147,16 +157,6 @@ PLANTS = st.sampled_from(
 )
 
 
-def strings_in(value):
-    if type(value) is str:
-        return 1
-    if isinstance(value, tuple):
-        return sum(map(strings_in, value))
-    if dataclasses.is_dataclass(value):
-        return sum(strings_in(getattr(value, field.name)) for field in dataclasses.fields(value))
-    return 0
-
-
 def planted(value, plants):
     """`value` with something of a secret in each of its texts."""
     if type(value) is str:
@@ -192,21 +192,13 @@ def forms_of(facts):
         yield style, format_doctor_report(facts, report, OutputOptions(style, None), exit_code=1)
 
 
-SOME = settings(
-    max_examples=10,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
-
-
 @pytest.mark.full
 @SOME
 @given(FACTS, st.data())
 def test_saved_facts_identify_no_person(facts, data):
     facts = known(facts)
     plants = data.draw(st.lists(PLANTS, min_size=10, max_size=10))
-    count = strings_in(facts)
+    count = len([*_texts(facts)])
     dirty = planted(facts, iter(plants * (count // 10 + 1)))
     text = format_facts(redact_facts(dirty))
     assert leaks(text) == []
@@ -218,7 +210,7 @@ def test_saved_facts_identify_no_person(facts, data):
 @given(st.sampled_from([healthy(), inside(), *map(facts_of, MACHINES[:6])]), st.data())
 def test_no_form_of_the_report_names_anybody(facts, data):
     plants = data.draw(st.lists(PLANTS, min_size=7, max_size=7))
-    dirty = planted(known(facts), iter(plants * (strings_in(facts) // 7 + 30)))
+    dirty = planted(known(facts), iter(plants * (len([*_texts(facts)]) // 7 + 30)))
     assert {style: found for style, text in forms_of(dirty) if (found := leaks(text))} == {}
 
 
