@@ -3,13 +3,16 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.doctor.model import Crashed, Fix, Passed, Severity, Skipped
+from devkit.cli.output import dump_json
+from devkit.doctor.model import Confidence, Crashed, Fix, Passed, Severity, Skipped
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.documents import build_check_list_document
 from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS, Tone
+from devkit.doctor.report.page import format_match
 from devkit.doctor.report.report import Health, build_report
 from devkit.doctor.report.stack import build_stack
 from devkit.doctor.report.text import format_report
+from devkit.doctor.signatures.model import Cause, Consequence, Match
 from devkit.release import DOCUMENTATION_URL
 from tests.doctor.machines import healthy, without_gpu
 from tests.doctor.running import a_finding, a_report, an_outcome, build_full_report
@@ -295,3 +298,23 @@ def test_one_finding_of_many_gpus_is_printed_once_with_every_command():
 )
 def test_different_things_are_not_folded(outcomes):
     assert "the same of" not in text(*outcomes)
+
+
+def test_a_known_error_is_shown_with_all_that_is_known_of_it():
+    fix, cause = Fix("Do this.", ("sudo do",)), Cause("", "another", Fix("Do that."), Confidence.POSSIBLE, ("a word",))
+    consequences = (Consequence("it failed", 9, "a failure"),)
+    match = Match("DRV001", "the cause", Severity.ERROR, Confidence.LIKELY, fix, "no driver", line=3, source="worker 1")
+    match = replace(
+        match, speaks_against=("no", "word"), alternatives=(cause,), question="look", consequences=consequences
+    )
+    lines = format_match(match, width=80, marks=ASCII_MARKS)
+    assert [line.text for line in lines] == [
+        *("x problem: the cause", "  fix (host): Do this.", "      sudo do", "  likely, says DRV001"),
+        *("  seen in line 3 of worker 1: no driver", "  against it: no; word", "  or possible: another"),
+        *("  fix (host): Do that.", "  for it: a word", "  decides:", "      look"),
+        "  follows in line 9: it failed: a failure",
+    ]
+    brief = replace(match, code="", family="a family", line=1, source="", alternatives=(), consequences=())
+    shown = "\n".join(line.text for line in format_match(brief, width=80, marks=ASCII_MARKS))
+    assert "likely, as a family\n  seen: no driver\n" in shown and shown.endswith("  more:\n      look")
+    assert dump_json({"a": "\x7f##[x]"}) == '{\n  "a": "\\u007f#\\u0023[x]"\n}'
