@@ -344,31 +344,15 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
     [
         pytest.param(["docter"], "No such command 'docter'.\n  Did you mean doctor?", id="a misspelled command"),
         pytest.param(["export", "k8s"], "No such command 'k8s'.\n  Did you mean kubernetes?", id="a numeronym"),
-        pytest.param(
-            ["init", "x", "--vendor=cpu", "--gpu=T4"], "Leave one of the two out.", id="a GPU of a CPU's plan"
-        ),
-        pytest.param(
-            ["plan", "--vendor=cpu", "--gpu=T4"], "cpu plans without a GPU, but --gpu names T4", id="the same"
-        ),
+        pytest.param(["init", "x", "--vendor=cpu", "--gpu=T4"], "Leave one of the two out.", id="a CPU's GPU"),
+        pytest.param(["plan", "--vendor=cpu", "--gpu=T4"], "without a GPU, but --gpu names T4", id="the same"),
         pytest.param(["export", "slrum"], "No such command 'slrum'.\n  Did you mean slurm?", id="a misspelled target"),
         pytest.param(["init", "x", "--vendor", "nvidai"], "Did you mean nvidia?", id="a misspelled value"),
-        pytest.param(
-            ["plan", "--vendor", "intel"], "'auto'.\n  devkit plan --help\n", id="a value that resembles none"
-        ),
-        pytest.param(
-            ["estimate", "--gpu"],
-            "Option '--gpu' requires an argument.\n  devkit estimate --help\n",
-            id="an option without its value",
-        ),
+        pytest.param(["plan", "--vendor=intel"], "'auto'.\n  devkit plan --help\n", id="a value that resembles none"),
+        pytest.param(["estimate", "--gpu"], "requires an argument.\n  devkit estimate --help\n", id="no value"),
         pytest.param(["doctor", "--timeout", "soon"], "'soon' is not a number", id="a word for a number"),
-        pytest.param(
-            ["plan", "--driver", "12.8"],
-            "--driver 12.8 is a CUDA version, not a driver version",
-            id="CUDA given as the driver",
-        ),
-        pytest.param(
-            ["verify", "--here", "--model", "nothere"], "model nothere was not found: no such folder", id="no model"
-        ),
+        pytest.param(["plan", "--driver=12.8"], "--driver 12.8 is a CUDA version, not a driver version", id="CUDA"),
+        pytest.param(["verify", "--here", "--model=gone"], "model gone was not found: no such folder", id="no model"),
         pytest.param(["fleet", "doctor"], "or reports (--reports DIR)", id="no hosts"),
         pytest.param(["doctor", "--jsn"], "--json", id="a misspelled flag"),
         pytest.param(["doctor", "-project", "x"], "No such option", id="one dash of two"),
@@ -382,9 +366,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         ),
         pytest.param(["estimate", "--shape", f"x={'9' * 5000}"], "a number is too large", id="a width without end"),
         pytest.param(["finetune", "--lr", "1"], "Did you mean --learning-rate?", id="the initials of a flag"),
-        pytest.param(
-            ["estimate", "x", "--seq-len", "1"], "Did you mean --max-length?", id="the words of another program"
-        ),
+        pytest.param(["estimate", "x", "--seq-len", "1"], "Did you mean --max-length?", id="another program's words"),
         pytest.param(["export", "nomad"], "One of kubernetes, slurm", id="a command that resembles none of a few"),
         pytest.param(["doctor", "--fix", "-y"], "Did you mean --yes?", id="the letter of a flag"),
         pytest.param(["estimate", "--bf16"], "Did you mean --dtype bf16 or", id="a value as a flag"),

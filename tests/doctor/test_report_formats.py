@@ -208,23 +208,13 @@ def test_a_rule_leads_to_its_first_source_on_the_web(source, address):
     assert rule.get("helpUri") == address
 
 
-@pytest.mark.parametrize(
-    ("location", "artifact"),
-    [
-        pytest.param(Location("a/b c.yml", 7), {"uri": "a/b%20c.yml", "uriBaseId": "%SRCROOT%"}, id="in the project"),
-        pytest.param(Location("./x.json", 7), {"uri": "x.json", "uriBaseId": "%SRCROOT%"}, id="with a dot before it"),
-        pytest.param(
-            Location(".devcontainer\\x.json", 7),
-            {"uri": ".devcontainer/x.json", "uriBaseId": "%SRCROOT%"},
-            id="with backslashes",
-        ),
-        pytest.param(Location("/etc/docker/daemon.json", 7), {"uri": "file:///etc/docker/daemon.json"}, id="elsewhere"),
-        pytest.param(Location("C:\\x\\d.json", 7), {"uri": "file:///C:/x/d.json"}, id="on a Windows drive"),
-    ],
-)
-def test_a_file_and_line_become_a_physical_location(location, artifact):
-    (result,) = results(an_outcome("PRJ901", a_finding(location=location)))
-    assert result["locations"] == [{"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 7}}}]
+def test_a_file_and_line_become_a_physical_location():
+    inside = {"a/b c.yml": "a/b%20c.yml", "./x.json": "x.json", ".devcontainer\\x.json": ".devcontainer/x.json"}
+    outside = {"/etc/docker/daemon.json": "file:///etc/docker/daemon.json", "C:\\x\\d.json": "file:///C:/x/d.json"}
+    for path, uri in {**inside, **outside}.items():
+        (result,) = results(an_outcome("PRJ901", a_finding(location=Location(path, 7))))
+        artifact = {"uri": uri, **({"uriBaseId": "%SRCROOT%"} if path in inside else {})}
+        assert result["locations"] == [{"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 7}}}]
 
 
 def test_what_is_in_no_file_gets_a_logical_location():
