@@ -520,7 +520,7 @@ def test_what_the_user_allows_is_remembered_once_and_for_this_run_without_a_home
         "https://b.example",
     ]
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
-    monkeypatch.setenv("HOME", "/nonexistent")
+    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
     with pytest.raises(DevkitError, match="no home folder for x"):
         write_user_file("x", b"")
     remember_indexes(["https://c.example"])
