@@ -47,7 +47,7 @@ SCREENS = {
 
 READ_IN_FULL = (
     *("amd-graphics-beside-4090", "wsl2-gpu-switched-off", "cpu-torch-on-grace-hopper", "podman-cdi-unreadable"),
-    *("above-4g-decoding-off", "hgx-b200-fabric-manager-failed", "blackwell-closed-module", "rootless-docker"),
+    *("above-4g-decoding-off", "hgx-b200-fabric-manager-failed", "blackwell-closed-module"),
 )
 
 

@@ -30,7 +30,6 @@ def pinned(command):
     [
         # The doctor's lexer had taken a comment for a command.
         pytest.param("echo ok # pip install torch", [], "echo ok # pip install torch", id="a comment"),
-        # init had taken the option's value for a package, and pinned it.
         pytest.param(
             "pip install --no-binary bitsandbytes torch",
             [("pip", ["torch"])],
@@ -44,7 +43,6 @@ def pinned(command):
             "uv pip install --torch-backend=cu128 -n torch==2.9.1",
             id="uv's -n",
         ),
-        # The doctor had named the program that starts pip.
         pytest.param(
             "poetry run pip install torch",
             [("pip", ["torch"])],

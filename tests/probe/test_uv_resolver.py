@@ -513,12 +513,10 @@ def test_settings_of_pip_and_uv_are_read_from_their_files_and_variables(tmp_path
 def test_what_the_user_allows_is_remembered_once_and_for_this_run_without_a_home(tmp_path, monkeypatch):
     monkeypatch.setattr("devkit.probe.package_indexes._ALLOWED_NOW", set())
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    for address in ("https://a.example", "https://b.example", "https://a.example"):
+    one, two = "https://a.example", "https://b.example"
+    for address in (one, two, one):
         remember_indexes([address])
-    assert json.loads((tmp_path / "devkit/allowed-indexes.json").read_text()) == [
-        "https://a.example",
-        "https://b.example",
-    ]
+    assert json.loads((tmp_path / "devkit/allowed-indexes.json").read_text()) == [one, two]
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "gone"))
     with pytest.raises(DevkitError, match="no home folder for x"):
