@@ -7,6 +7,7 @@ import os
 import pty
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -225,12 +226,13 @@ def test_a_power_cut_leaves_no_half_file_and_takes_back_no_change_of_a_project(
 
     def watch(descriptor):
         sync(descriptor)
-        synced.append((os.fstat(descriptor).st_ino, path.read_text()))
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, path.read_text(), found.st_size if stat.S_ISREG(found.st_mode) else 0))
 
     monkeypatch.setattr(os, "fsync", watch)
     write(path)
-    assert (path.stat().st_ino, "old") in synced, "the content is on the disk before it has the name"
-    assert ((tmp_path.stat().st_ino, "new") in synced) == is_lasting, "the folder, with the name"
+    assert (path.stat().st_ino, "old", 3) in synced, "the content is on the disk before it has the name"
+    assert ((tmp_path.stat().st_ino, "new", 0) in synced) == is_lasting, "the folder, with the name"
 
 
 def test_a_file_that_is_held_open_is_named_and_the_next_run_goes_on(tmp_path):

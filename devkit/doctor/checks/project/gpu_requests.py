@@ -74,9 +74,9 @@ def run_args_are_split(facts: Facts) -> Iterator[Problem]:
         if container.dev is None or container.is_compose:
             continue
         items = [argument.text for argument in container.dev.run_args]
+        evidence = (f"runArgs: {json.dumps(items, ensure_ascii=False)}",)
         for place, argument in enumerate(container.dev.run_args):
             place_of_item = Location(container.dev.path, argument.line)
-            evidence = (f"runArgs: {json.dumps(items, ensure_ascii=False)}",)
             before = items[place - 1] if place else ""
             if found := _ONE_STRING.match(argument.text):
                 repairs = _spell_item(container.dev, place, f"{found[1]}={found[2].strip()}")
