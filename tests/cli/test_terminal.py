@@ -8,15 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from devkit.cli.terminal import (
-    StepPrinter,
-    draw_bar,
-    draw_diff,
-    draw_estimate,
-    draw_plan,
-    make_console,
-    show_status,
-)
+from devkit.cli import terminal
 from devkit.facts.store import format_facts
 from docs.screens import FOLDER, SCREENS, render_svg, render_text
 from tests.cli.test_doctor_process import on_terminal
@@ -77,13 +69,13 @@ def test_what_a_terminal_gets(environment, is_colored):
 
 def test_a_line_of_a_diff_is_not_folded():
     line = "+" + "of one line " * 10
-    draw_diff(make_console(drawn := io.StringIO(), width=40), line)
+    terminal.draw_diff(terminal.make_console(drawn := io.StringIO(), width=40), line)
     assert line in drawn.getvalue()
 
 
 def test_what_is_drawn_without_colors_reads_as_a_text(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    draw_plan(make_console(drawn := io.StringIO(), width=60), GPU_PLAN, "✓ more")
+    terminal.draw_plan(terminal.make_console(drawn := io.StringIO(), width=60), GPU_PLAN, "✓ more")
     first, *lines = drawn.getvalue().splitlines()
     assert first.split() == ["choice", "value", "because"]
     assert lines[-1] == "✓ more"
@@ -94,14 +86,16 @@ def test_what_is_drawn_without_colors_reads_as_a_text(monkeypatch):
         for name, memory in (("large", 100), ("small", 25))
     ]
     peak = SimpleNamespace(device_peak_bytes=SimpleNamespace(upper=50))
-    draw_estimate(make_console(drawn := io.StringIO()), SimpleNamespace(gpus=gpus, estimate=peak), "! text")
+    terminal.draw_estimate(
+        terminal.make_console(drawn := io.StringIO()), SimpleNamespace(gpus=gpus, estimate=peak), "! text"
+    )
     assert drawn.getvalue().replace(" ", "") == (
         f"large{'━' * 10}50%ofitsmemoryatmost\nsmall{'━' * 20}200%ofitsmemoryatmost\n\n!text\n"
     )
-    draw_estimate(make_console(drawn := io.StringIO()), SimpleNamespace(gpus=[]), "alone")
+    terminal.draw_estimate(terminal.make_console(drawn := io.StringIO()), SimpleNamespace(gpus=[]), "alone")
     assert drawn.getvalue() == "alone\n"
-    assert draw_bar(0.5, 8).strip() == "━━━━"
-    make_console(drawn := io.StringIO(), width=10).print("x " * 30)
+    assert terminal.draw_bar(0.5, 8).strip() == "━━━━"
+    terminal.make_console(drawn := io.StringIO(), width=10).print("x " * 30)
     assert max(map(len, drawn.getvalue().splitlines())) == 40
 
 
@@ -120,11 +114,11 @@ def test_a_file_gets_what_a_pipe_gets(tmp_path, style):
 def test_short_work_needs_no_spinner_and_long_work_gets_one(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with show_status("reading"):
+    with terminal.show_status("reading"):
         pass
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("devkit.cli.terminal.SPINNER_DELAY_S", 0.0)
-    with show_status("reading"):
+    with terminal.show_status("reading"):
         for _ in range(100):
             threading.Event().wait(0.05)
             if "reading" in (said := capsys.readouterr().err):
@@ -135,13 +129,13 @@ def test_short_work_needs_no_spinner_and_long_work_gets_one(monkeypatch, capsys)
 def test_a_step_becomes_its_result(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    steps = StepPrinter()
+    steps = terminal.StepPrinter()
     steps("torch …")
     steps("torch passed in 0.1 s")
     steps.close()
     assert capsys.readouterr().err == "\x1b[32mtorch passed in 0.1 s\x1b[0m\n"
     monkeypatch.setenv("TERM", "dumb")
-    steps = StepPrinter()
+    steps = terminal.StepPrinter()
     steps("torch …")
     steps("torch passed in 0.1 s")
     assert capsys.readouterr().err == "torch …\ntorch passed in 0.1 s\n"

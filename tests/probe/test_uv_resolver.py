@@ -15,16 +15,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Refused, RequirementSources, ResolutionRequest, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe.package_indexes import (
-    _OFFLINE,
-    _VARIABLES,
-    find_allowed_indexes,
-    find_offline_setting,
-    find_pip_index,
-    list_own_indexes,
-    list_wheel_folders,
-    remember_indexes,
-)
+from devkit.probe import package_indexes
 from devkit.probe.uv_resolver import UvResolver, build_uv_environment, find_uv
 from devkit.render.container.packages import render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
@@ -476,11 +467,17 @@ def test_an_index_for_chosen_packages_is_not_asked_for_others(tmp_path, monkeypa
         '[[index]]\nurl = "https://a.example/simple"\nexplicit = true\n[[index]]\nurl = "https://b.example/simple"\n'
     )
     monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
-    assert list_own_indexes() == ("https://b.example/simple", "https://pypi.org/simple")
+    assert package_indexes.list_own_indexes() == ("https://b.example/simple", "https://pypi.org/simple")
 
 
 def test_settings_of_pip_and_uv_are_read_from_their_files_and_variables(tmp_path, monkeypatch):
-    for variable in (*_VARIABLES, *_OFFLINE, "UV_CONFIG_FILE", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME"):
+    for variable in (
+        *package_indexes._VARIABLES,
+        *package_indexes._OFFLINE,
+        "UV_CONFIG_FILE",
+        "PIP_CONFIG_FILE",
+        "XDG_CONFIG_HOME",
+    ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / ".config/pip"
@@ -489,25 +486,29 @@ def test_settings_of_pip_and_uv_are_read_from_their_files_and_variables(tmp_path
         "[global]\nindex-url = https://a.example/simple\nfind-links = /srv/wheels https://a.example/wheels\n"
         "[install]\nextra-index-url = https://b.example/simple file:///srv/simple\nno-index = no\n"
     )
-    assert find_pip_index() == ("https://a.example/simple", ("https://b.example/simple",))
-    assert list_wheel_folders() == ("/srv/wheels", "https://a.example/wheels")
-    assert find_offline_setting() == ""
+    assert package_indexes.find_pip_index() == ("https://a.example/simple", ("https://b.example/simple",))
+    assert package_indexes.list_wheel_folders() == ("/srv/wheels", "https://a.example/wheels")
+    assert package_indexes.find_offline_setting() == ""
     environment = build_uv_environment()
-    assert (environment["UV_DEFAULT_INDEX"], environment["UV_INDEX"]) == find_pip_index()[:1] + find_pip_index()[1]
-    allowed = find_allowed_indexes()
+    assert (environment["UV_DEFAULT_INDEX"], environment["UV_INDEX"]) == package_indexes.find_pip_index()[
+        :1
+    ] + package_indexes.find_pip_index()[1]
+    allowed = package_indexes.find_allowed_indexes()
     assert {"https://a.example/simple", "https://b.example/simple", "/srv/wheels"} < {*allowed}
     monkeypatch.setenv("PIP_INDEX_URL", "file:///srv/simple")
     monkeypatch.setenv("UV_FIND_LINKS", "/srv/own,/srv/wheels")
-    assert find_pip_index()[0] == "https://a.example/simple"
-    assert list_wheel_folders() == ("/srv/own", "/srv/wheels", "https://a.example/wheels")
+    assert package_indexes.find_pip_index()[0] == "https://a.example/simple"
+    assert package_indexes.list_wheel_folders() == ("/srv/own", "/srv/wheels", "https://a.example/wheels")
     monkeypatch.setenv("UV_INDEX", "own=https://me:secret@c.example/simple/")
-    assert find_pip_index() == ("", ())
-    assert "https://c.example/simple" in find_allowed_indexes() and "secret" not in str(find_allowed_indexes())
+    assert package_indexes.find_pip_index() == ("", ())
+    assert "https://c.example/simple" in package_indexes.find_allowed_indexes() and "secret" not in str(
+        package_indexes.find_allowed_indexes()
+    )
     (tmp_path / "own.conf").write_text("[global]\nno-index = true\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "own.conf"))
-    assert find_offline_setting() == "no-index of pip.conf"
+    assert package_indexes.find_offline_setting() == "no-index of pip.conf"
     monkeypatch.setenv("PIP_NO_INDEX", "on")
-    assert find_offline_setting() == "PIP_NO_INDEX"
+    assert package_indexes.find_offline_setting() == "PIP_NO_INDEX"
 
 
 def test_what_the_user_allows_is_remembered_once_and_for_this_run_without_a_home(tmp_path, monkeypatch):
@@ -515,14 +516,14 @@ def test_what_the_user_allows_is_remembered_once_and_for_this_run_without_a_home
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     one, two = "https://a.example", "https://b.example"
     for address in (one, two, one):
-        remember_indexes([address])
+        package_indexes.remember_indexes([address])
     assert json.loads((tmp_path / "devkit/allowed-indexes.json").read_text()) == [one, two]
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "gone"))
     with pytest.raises(DevkitError, match="no home folder for x"):
         write_user_file("x", b"")
-    remember_indexes(["https://c.example"])
-    assert "https://c.example" in find_allowed_indexes()
+    package_indexes.remember_indexes(["https://c.example"])
+    assert "https://c.example" in package_indexes.find_allowed_indexes()
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     with pytest.raises(DevkitError, match=r"cannot write .*/file/devkit/x: Not a directory"):
