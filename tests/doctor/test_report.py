@@ -6,7 +6,7 @@ import pytest
 from devkit.cli.output import dump_json
 from devkit.doctor.model import Confidence, Crashed, Fix, Passed, Severity, Skipped
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.report.documents import build_check_list_document
+from devkit.doctor.report.documents import build_check_list_document, build_matches_document
 from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS, Tone
 from devkit.doctor.report.page import format_match
 from devkit.doctor.report.report import Health, build_report
@@ -317,4 +317,9 @@ def test_a_known_error_is_shown_with_all_that_is_known_of_it():
     brief = replace(match, code="", family="a family", line=1, source="", alternatives=(), consequences=())
     shown = "\n".join(line.text for line in format_match(brief, width=80, marks=ASCII_MARKS))
     assert "likely, as a family\n  seen: no driver\n" in shown and shown.endswith("  more:\n      look")
+    known, named = build_matches_document([match, brief])["matches"]
+    keys = ("code", "line", "source", "family", "question")
+    assert [known[key] for key in keys] == ["DRV001", 3, "worker 1", None, "look"]
+    assert [named[key] for key in keys] == [None, 1, None, "a family", "look"]
+    assert named["title"] == "a family" != known["title"]
     assert dump_json({"a": "\x7f##[x]"}) == '{\n  "a": "\\u007f#\\u0023[x]"\n}'
