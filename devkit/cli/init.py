@@ -3,8 +3,9 @@
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ from devkit.text import format_count, join_some, join_words
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies, ImportedPackage, PackageRequirement
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Plan, Request
+    from devkit.solver.plan import Conflict, Plan, Request
 
 SCHEMA = "devkit.init/1"
 
@@ -154,15 +155,15 @@ def init(
     if not dry_run:
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))
-    project = open_project(directory, build_settings_from_options(options, container), container.paths)
-    project = choose_for_development(project) if develop else project
+    opened = open_project(directory, build_settings_from_options(options, container), container.paths)
+    project = choose_for_development(opened) if develop else opened
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json, digest=digest)
     adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
     offers = list_compose_offers(project.root)
-    as_written, asks = project, not (dry_run or as_json)
-    project, imports = add_imports(as_written, is_wanted=with_imports, is_confirmed=yes, asks=asks)
-    planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
+    add = partial(add_imports, is_wanted=with_imports, is_confirmed=yes, asks=not (dry_run or as_json))
+    narrow = choose_for_development(opened, is_whole=False) if develop else None
+    as_written, project, imports, planned = plan_with_imports(project, request, add, narrow, no_resolve=no_resolve)
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     if answer.as_of and not project.settings.as_of:
         # Later changes of the code must not change what it is planned with.
@@ -233,6 +234,7 @@ def add_imports(
     is_wanted: bool = False,
     is_confirmed: bool = False,
     asks: bool = False,
+    is_for_work: bool = False,
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
     """Return the project with the packages that its programs import but no file lists, and those that were not added.
 
@@ -245,7 +247,7 @@ def add_imports(
     dependencies = project.dependencies
     if project.settings.ignore_dependencies or (dependencies.asks_for_packages and not is_wanted):
         return project, ()
-    found = read_local_imports(str(project.root), dependencies)
+    found = read_local_imports(str(project.root), dependencies, is_for_work=is_for_work)
     is_accepted = is_wanted or is_confirmed
     known = [each for each in found if each.name]
     if asks and known and not is_accepted and sys.stdin.isatty():
@@ -257,11 +259,34 @@ def add_imports(
     return _add_packages(project, known), tuple(each for each in found if not each.name)
 
 
-def choose_for_development(project: "DevkitProject") -> "DevkitProject":
+def plan_with_imports(
+    project: "DevkitProject",
+    request: "Request",
+    add: "Callable[..., tuple[DevkitProject, tuple[ImportedPackage, ...]]]",
+    narrow: "DevkitProject | None",
+    *,
+    no_resolve: bool,
+) -> "tuple[DevkitProject, DevkitProject, tuple[ImportedPackage, ...], Plan | Conflict]":
+    """Plan a project with what its programs import. For work on it, `narrow` is the project with fewer extras.
+
+    That counts where what tests and functions import does not fit together. Returns: the project as it was chosen, with
+    what was added, what was not, and the answer.
+    """
+    from devkit.solver.plan import Conflict
+
+    added, imports = add(project, is_for_work=narrow is not None)
+    planned = plan_with_packages(request, added.dependencies, added.root, added.settings, no_resolve=no_resolve)
+    if narrow and isinstance(planned, Conflict):
+        return plan_with_imports(narrow, request, add, None, no_resolve=no_resolve)
+    return project, added, imports, planned
+
+
+def choose_for_development(project: "DevkitProject", *, is_whole: bool = True) -> "DevkitProject":
     """Return the project with what those who work on it install besides."""
     from devkit.probe.project.reader import find_development_choice
 
-    chosen, dependencies = find_development_choice(str(project.root), project.dependencies), project.dependencies
+    dependencies = project.dependencies
+    chosen = find_development_choice(str(project.root), dependencies, is_whole=is_whole)
     extras = tuple(dict.fromkeys((*dependencies.extras, *chosen.extras))) if chosen.extras else project.settings.extras
     groups = tuple(dict.fromkeys((*project.settings.groups, *chosen.groups)))
     return project.with_settings(replace(project.settings, extras=extras, groups=groups))

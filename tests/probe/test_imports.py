@@ -304,9 +304,16 @@ def test_notebooks_are_programs_with_what_they_install_themselves(tmp_path):
 def test_who_develops_gets_groups_for_tests_and_the_extras_that_programs_import(tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "own"\nversion = "1"\ndependencies = ["torch"]\n[project.optional-dependencies]\n'
-        'logs = ["wandb"]\nserve = ["fastapi"]\nTest = ["pytest"]\n'
+        'logs = ["wandb"]\nserve = ["fastapi"]\ntables = ["polars"]\nnpu = ["polars"]\nTest = ["pytest"]\n'
         '[dependency-groups]\ntesting = ["hypothesis"]\ndocs = ["mkdocs"]\ndev = ["ruff"]\n'
     )
     (tmp_path / "own.py").write_text("import wandb\n\ndef serve():\n    import fastapi\n")
-    found = find_development_choice(str(tmp_path), read_local_dependencies(str(tmp_path), NOTHING_CHOSEN))
-    assert ({*found.extras}, {*found.groups}) == ({"logs", "Test"}, {"testing"})
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_own.py").write_text("import timm\ntry:\n    import polars\nexcept ImportError:\n    pass\n")
+    dependencies = read_local_dependencies(str(tmp_path), NOTHING_CHOSEN)
+    narrow = find_development_choice(str(tmp_path), dependencies, is_whole=False)
+    assert ({*narrow.extras}, {*narrow.groups}) == ({"logs", "Test"}, {"testing"})
+    found = find_development_choice(str(tmp_path), dependencies)
+    assert ({*found.extras}, {*found.groups}) == ({"logs", "Test", "serve", "tables"}, {"testing"})
+    # Below try no package is added, in tests and functions one that the tables know and no extra has.
+    assert {each.name for each in read_local_imports(str(tmp_path), dependencies, is_for_work=True)} == {"timm"}

@@ -27,9 +27,8 @@ _OF_JUPYTER = re.compile(r"^([ \t]*)([!%].*|\?.*)$", re.MULTILINE)
 _INSTALLED = re.compile(r"^[ \t]*pass  # [!%] *(?:uv +)?pip3? +install +(.+)$", re.MULTILINE)
 """A cell's `!pip install` or `%pip install`."""
 _KERNELS = frozenset(("ipykernel", "jupyter", "jupyterlab", "notebook"))
-_SKIPPED = re.compile(
-    r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|docs?|tests?|third[_-]party|vendor|extern(?:al)?"
-)
+_SKIPPED = re.compile(r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|third[_-]party|vendor|extern(?:al)?")
+_FOR_WORK = re.compile(r"(?i)docs?|tests?")
 _ASIDE = re.compile(
     r"(?i)examples?|benchmarks?|demos?|experiments?|extensions?|plugins?|projects?|playground|tools|scripts"
 )
@@ -39,15 +38,17 @@ _STAND_INS = re.compile(r"-(?:python|cpu|binary)$")
 
 
 def find_imported_packages(
-    files: ProjectFiles, *, declared: Collection[str], distributions: Mapping[str, str]
+    files: ProjectFiles, *, declared: Collection[str], distributions: Mapping[str, str], is_for_work: bool = False
 ) -> tuple[ImportedPackage, ...]:
     """Find the packages that programs import and that are not among the `declared` ones, each at its first import.
 
     Imports that may fail, below `try`, do not count. Where the project declares packages, neither do those inside
-    functions and conditions, those of programs outside its package, and modules that `distributions` lacks. Who
-    reads or writes files with torchaudio imports torchcodec, for it.
+    functions and conditions, those of programs outside its package, and modules that `distributions` lacks. For work on
+    the project only the last do not, and its tests are programs. Who reads or writes files with torchaudio imports
+    torchcodec, for it.
     """
-    programs = dict(read_programs(files, is_library=bool(declared)))
+    is_top_only = bool(declared) and not is_for_work
+    programs = dict(read_programs(files, is_library=is_top_only, with_tests=is_for_work))
     local = {part for path in programs for part in path.removesuffix(".py").split("/")}
     known = local | sys.stdlib_module_names | {"torch", "triton", "__future__"}
     names = {canonicalize_name(name) for name in declared}
@@ -58,7 +59,7 @@ def find_imported_packages(
             candidates = {
                 each for each in candidates & distributions.keys() if not is_among(distributions[each], names)
             }
-        for module, line in list_imports(text, is_top_only=bool(declared)) if candidates else ():
+        for module, line in list_imports(text, is_top_only=is_top_only) if candidates else ():
             name = distributions.get(module, "")
             if module not in known and (name or not declared) and not is_among(name or module, names):
                 found.setdefault(module, ImportedPackage(module, name, path, line))
@@ -102,19 +103,19 @@ def is_among(name: str, declared: Collection[str]) -> bool:
     return any(each in (name, stem) or each.startswith(f"{stem}-") for each in declared)
 
 
-def read_programs(files: ProjectFiles, *, is_library: bool) -> Iterator[tuple[str, str]]:
+def read_programs(files: ProjectFiles, *, is_library: bool, with_tests: bool = False) -> Iterator[tuple[str, str]]:
     """Read the project's Python files, those nearest to its folder first; of a library no programs aside of it.
 
     What setup.py imports is needed by a build alone.
     """
-    aside = _ASIDE if is_library else None
+    aside = [_SKIPPED, *([] if with_tests else [_FOR_WORK]), *([_ASIDE] if is_library else [])]
     folders, left, size = [""], MAX_FILES, 0
     for _ in range(MAX_DEPTH):
         inner: list[str] = []
         for folder in folders:
             for name in files.names(folder or "."):
                 path = f"{folder}/{name}" if folder else name
-                if "." not in name and not _SKIPPED.fullmatch(name) and not (aside and aside.fullmatch(name)):
+                if "." not in name and not any(each.fullmatch(name) for each in aside):
                     inner.append(path)
                 elif name.endswith((".py", NOTEBOOK)) and path != SETUP_PY and left and size < MAX_CHARACTERS:
                     text = files.read(path, "program") or ""

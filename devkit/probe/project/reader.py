@@ -99,8 +99,13 @@ def read_dependencies(host: Host, *, project: str, choice: DependencyChoice = NO
     return replace(found, **whole, torch_builds=tuple(variants), without_guide=without)
 
 
-def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[ImportedPackage, ...]:
-    """Read which packages the programs in a folder of this machine import and no file of the project asks for."""
+def read_local_imports(
+    folder: str, dependencies: Dependencies, *, is_for_work: bool = False
+) -> tuple[ImportedPackage, ...]:
+    """Read which packages the programs in a folder of this machine import and no file of the project asks for.
+
+    For work on the project, those count that its tests import and its functions, and are quick to install.
+    """
     from devkit.compat.version_tables import load_tables
     from devkit.probe.dependencies.imports import find_imported_packages
 
@@ -110,23 +115,27 @@ def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[Importe
     whole = read_local_dependencies(folder, everything) if available != NOTHING_CHOSEN else dependencies
     asks = dependencies.asks_for_packages
     guided = {need.name: need for need in (read_local_guide(folder, dependencies) if asks else ())}
-    found = find_imported_packages(
-        ProjectFiles(LocalHost(), folder),
-        declared={need.name for need in (*dependencies.needs, *whole.needs)}
-        | {each.name for each in dependencies.conda},
-        distributions={name.replace("-", "_"): name for name in guided}
-        | load_tables().imports.distributions(with_compiled=asks),
-    )
+    files, imports = ProjectFiles(LocalHost(), folder), load_tables().imports
+    declared = {need.name for need in (*dependencies.needs, *whole.needs)} | {each.name for each in dependencies.conda}
+    named = {name.replace("-", "_"): name for name in guided}
+    known = named | imports.distributions(with_compiled=asks)
+    found = find_imported_packages(files, declared=declared, distributions=known)
+    if is_for_work:
+        declared |= {each.name for each in found}
+        known = named | imports.distributions()
+        found += find_imported_packages(files, declared=declared, distributions=known, is_for_work=True)
     return tuple(replace(each, guide=guided.get(each.name)) for each in found)
 
 
-def find_development_choice(folder: str, dependencies: Dependencies) -> DependencyChoice:
+def find_development_choice(folder: str, dependencies: Dependencies, *, is_whole: bool = True) -> DependencyChoice:
     """Find the extras and groups for work on a project: those for development and tests, and extras that programs import.
 
-    Extras that bring a build of torch are left to the plan, which takes the one that fits.
+    Extras that bring a build of torch are left to the plan, which takes the one that fits. With `is_whole` an import
+    counts wherever it stands, in tests and below `try` too, if the extra's name gives it no purpose aside.
     """
     from devkit.compat.version_tables import load_tables
-    from devkit.probe.dependencies.imports import find_imported_packages
+    from devkit.probe.dependencies.imports import IMPORT, find_imported_packages, read_programs
+    from devkit.probe.dependencies.requirement_lists import is_for_all
 
     available = dependencies.available
     builds = {each.choice for each in dependencies.torch_builds}
@@ -142,8 +151,21 @@ def find_development_choice(folder: str, dependencies: Dependencies) -> Dependen
     names = {name.replace("-", "_"): name for each in offered.values() for name in each} | distributions
     files = ProjectFiles(LocalHost(), folder)
     imported = {each.name for each in find_imported_packages(files, declared=own or {""}, distributions=names)}
+    tried = (
+        {
+            names.get(each, "")
+            for _, text in read_programs(files, is_library=False, with_tests=True)
+            for each in IMPORT.findall(text)
+        }
+        if is_whole
+        else set()
+    )
     return DependencyChoice(
-        extras=tuple(each for each, brings in offered.items() if brings & imported or _DEVELOPMENT.fullmatch(each)),
+        extras=tuple(
+            each
+            for each, brings in offered.items()
+            if _DEVELOPMENT.fullmatch(each) or brings & imported or (brings & tried and is_for_all(each))
+        ),
         groups=tuple(filter(_DEVELOPMENT.fullmatch, available.groups)),
     )
 
