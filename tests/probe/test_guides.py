@@ -344,6 +344,18 @@ def test_the_folder_that_a_guide_enters_is_where_its_commands_read_and_install(t
     assert [(each.place, each.path, each.line) for each in found.local] == [("kernels", "README.md", 5)]
 
 
+BUILT = '[project]\nname = "part"\nversion = "1"\n[build-system]\nrequires = ["setuptools"]\n'
+
+
+def test_an_address_of_the_own_repository_is_a_folder_of_the_project(tmp_path):
+    (folder := tmp_path / "ml-aim").mkdir()
+    at = "#subdirectory="
+    guide = f"## Setup\npip install git+https://x.example/a/ml-aim.git@main{at}one\npip install git+https://x.example/a/b{at}two\n"
+    found = read(folder, {"README.md": guide, "one/pyproject.toml": BUILT, "two/pyproject.toml": BUILT})
+    assert [each.place for each in found.local] == ["one"]
+    assert [each.what for each in found.left_out] == [f"git+https://x.example/a/b{at}two"]
+
+
 def test_what_the_guide_builds_without_isolation_is_marked_with_its_line(tmp_path):
     address = "fused-grid @ git+https://example.org/fused-grid"
     flag = "--no-build-isolation"

@@ -286,9 +286,18 @@ def _find_package_folders(command: ShellCommand, files: ProjectFiles, folder: st
     """Find the packages below the project's folder that a command run in `folder` installs."""
     install = find_package_install(command)
     named = (*install.option_values("-e", "--editable"), *(each.value for each in install.packages)) if install else ()
-    for place in (files.within(_EXTRAS.sub("", each), beside=folder) for each in named if is_local_path(each)):
-        if place not in (None, ".") and not {SETUP_PY, PYPROJECT}.isdisjoint(files.names(place)):
+    local = (files.within(_EXTRAS.sub("", each), beside=folder) for each in named if is_local_path(each))
+    for place in (*local, *(_find_own_folder(each, files) for each in named)):
+        if place and place != "." and not {SETUP_PY, PYPROJECT}.isdisjoint(files.names(place)):
             yield place
+
+
+def _find_own_folder(address: str, files: ProjectFiles) -> str:
+    """Find the folder of the project that an address of its own repository names; "" for another address."""
+    source, _, inner = address.partition("#subdirectory=")
+    named = _VCS.fullmatch(source)
+    is_own = named and canonicalize_name(named[1]) in _list_own_names(files, "")
+    return files.within(inner.partition("&")[0]) or "" if is_own and inner else ""
 
 
 def _find_named_files(command: ShellCommand, files: ProjectFiles, folder: str) -> tuple[str, tuple[str, ...]]:
@@ -433,6 +442,8 @@ def _read_address(value: str, path: str, line: int, known: set[str], found: Requ
     source, tables = _VCS.fullmatch(value), load_tables()
     name = canonicalize_name(source[1]) if source else ""
     earlier = [need for need in found.needs if need.name == name and need.path == path and "@" not in need.url]
+    if _find_own_folder(value, found.files):
+        return  # It is installed from there.
     if source is None or name not in tables.imports.distributions().values() or name in tables.compiled.packages:
         because = "devkit takes only names from a guide; put an address into [project] packages in devkit.toml"
         found.exclude(value, path, line, because)
