@@ -52,7 +52,10 @@ ALLOW = re.compile(r"which you have not allowed.*?--allow-index\s+(https?://[^\s
 IMPORTABLE = (".py", ".pyi", ".so", ".pyd", "/py.typed", ".pth")
 SMALL_BYTES = 2048
 LARGE_BYTES = 20 << 20
-OTHER_INDEX = re.compile(r"(?m)(?:--default-index|--index|--(?:extra-)?index-url|^-i)[= ](?:[\w.-]+=)?https?://\S+")
+OTHER_INDEX = re.compile(
+    r"(?m)(?:--default-index|--index|--(?:extra-)?index-url|^-i)[= ](?:[\w.-]+=)?https?://\S+|\+(?:cu\d+|cpu)\b"
+)
+"""What only another index has: its options, and versions of torch with their build."""
 MISSING = re.compile(r'Import "([^."]+)')
 CULPRIT = re.compile(
     r"(?:Failed to [a-z ]+|distribution):? (?:`|(?=http))([a-z+]+://[^`\s]+|\w[\w.-]*)"

@@ -1,6 +1,7 @@
 """`devkit init`: solve, render, show the changes, write them."""
 
 import contextlib
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,7 @@ from devkit.cli.plan_options import (
 )
 from devkit.cli.proof import describe_proof, try_plan
 from devkit.cli.runtime import hold_project
-from devkit.compat.specifiers import satisfies
+from devkit.compat.specifiers import canonicalize_name, satisfies
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Resolved
@@ -267,18 +268,38 @@ def plan_with_imports(
     *,
     no_resolve: bool,
 ) -> "tuple[DevkitProject, DevkitProject, tuple[ImportedPackage, ...], Plan | Conflict]":
-    """Plan a project with what its programs import. For work on it, `narrow` is the project with fewer extras.
+    """Plan a project with what its programs import, without what of that a conflict names.
 
-    That counts where what tests and functions import does not fit together. Returns: the project as it was chosen, with
-    what was added, what was not, and the answer.
+    For work on it, `narrow` is the project with fewer extras, which counts where the others do not fit together. Returns:
+    the project as it was chosen, with what was added, what was not, and the answer.
     """
+    from devkit.probe.project.reader import read_local_imports
     from devkit.solver.plan import Conflict
 
-    added, imports = add(project, is_for_work=narrow is not None)
-    planned = plan_with_packages(request, added.dependencies, added.root, added.settings, no_resolve=no_resolve)
+    def plan(planned: "DevkitProject") -> "Plan | Conflict":
+        known = planned.dependencies, planned.root, planned.settings
+        return plan_with_packages(request, *known, no_resolve=no_resolve)
+
+    is_for_work = narrow is not None
+    added, imports = add(project, is_for_work=is_for_work)
+    planned = plan(added)
+    left_out: set[str] = set()
+    while isinstance(planned, Conflict):
+        named = {canonicalize_name(name) for each in planned.blockers for name in _NAME.findall(each.says)}
+        more = [each for each in added.settings.packages if each not in project.settings.packages]
+        kept = [each for each in more if canonicalize_name(_NAME.findall(each)[0]) not in named]
+        if len(kept) == len(more):
+            break
+        left_out |= named
+        added = project.with_packages(kept)
+        planned = plan(added)
     if narrow and isinstance(planned, Conflict):
         return plan_with_imports(narrow, request, add, None, no_resolve=no_resolve)
-    return project, added, imports, planned
+    found = read_local_imports(str(project.root), project.dependencies, is_for_work=is_for_work) if left_out else ()
+    return project, added, (*imports, *(each for each in found if each.name in left_out)), planned
+
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 def choose_for_development(project: "DevkitProject", *, is_whole: bool = True) -> "DevkitProject":

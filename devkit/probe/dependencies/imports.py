@@ -27,8 +27,10 @@ _OF_JUPYTER = re.compile(r"^([ \t]*)([!%].*|\?.*)$", re.MULTILINE)
 _INSTALLED = re.compile(r"^[ \t]*pass  # [!%] *(?:uv +)?pip3? +install +(.+)$", re.MULTILINE)
 """A cell's `!pip install` or `%pip install`."""
 _KERNELS = frozenset(("ipykernel", "jupyter", "jupyterlab", "notebook"))
-_SKIPPED = re.compile(r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|third[_-]party|vendor|extern(?:al)?")
-_FOR_WORK = re.compile(r"(?i)docs?|tests?")
+_SKIPPED = re.compile(
+    r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|docs?|third[_-]party|vendor|extern(?:al)?"
+)
+_TESTS = re.compile(r"(?i)tests?")
 _ASIDE = re.compile(
     r"(?i)examples?|benchmarks?|demos?|experiments?|extensions?|plugins?|projects?|playground|tools|scripts"
 )
@@ -106,18 +108,19 @@ def is_among(name: str, declared: Collection[str]) -> bool:
 def read_programs(files: ProjectFiles, *, is_library: bool, with_tests: bool = False) -> Iterator[tuple[str, str]]:
     """Read the project's Python files, those nearest to its folder first; of a library no programs aside of it.
 
-    What setup.py imports is needed by a build alone.
+    What setup.py imports is needed by a build alone. With tests, which only who works on the project asks for, more is read.
     """
-    aside = [_SKIPPED, *([] if with_tests else [_FOR_WORK]), *([_ASIDE] if is_library else [])]
-    folders, left, size = [""], MAX_FILES, 0
-    for _ in range(MAX_DEPTH):
+    aside = [_SKIPPED, *([] if with_tests else [_TESTS]), *([_ASIDE] if is_library else [])]
+    times = 4 if with_tests else 1
+    folders, left, size = [""], times * MAX_FILES, 0
+    for _ in range(MAX_DEPTH * times):
         inner: list[str] = []
         for folder in folders:
             for name in files.names(folder or "."):
                 path = f"{folder}/{name}" if folder else name
                 if "." not in name and not any(each.fullmatch(name) for each in aside):
                     inner.append(path)
-                elif name.endswith((".py", NOTEBOOK)) and path != SETUP_PY and left and size < MAX_CHARACTERS:
+                elif name.endswith((".py", NOTEBOOK)) and path != SETUP_PY and left and size < times * MAX_CHARACTERS:
                     text = files.read(path, "program") or ""
                     text = convert_notebook(text) if name.endswith(NOTEBOOK) else text
                     left, size = left - 1, size + len(text)

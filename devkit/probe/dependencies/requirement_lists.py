@@ -10,6 +10,8 @@ MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.
 DEVELOPMENT_LISTS = ("requirements-dev.txt", "requirements_dev.txt", "dev-requirements.txt", "requirements/dev.txt")
 MAX_LISTS = 100
 _DEPTH = 2
+_DEPTH_OF_PARTS = 4
+MAX_PARTS = 400
 
 _LIST = re.compile(r"(?i)[\w.-]*(?:requirements?|reqs)[\w.-]*\.(?:txt|in)")
 _ANY_LIST = re.compile(r".+\.(?:txt|in)")
@@ -55,6 +57,16 @@ def find_lists(files: ProjectFiles) -> tuple[str, ...]:
             found += _find_in_folder(files, folder.rstrip("/"), _LIST)
     # A list that pip-compile wrote holds what its source names.
     return tuple(path for path in found if not (path.endswith(".in") and f"{path[:-3]}.txt" in found))[:MAX_LISTS]
+
+
+def find_all_lists(files: ProjectFiles) -> Iterator[str]:
+    """Find the requirement files of every part of the project, those nearest to its folder first."""
+    folders = [""]
+    for _ in range(_DEPTH_OF_PARTS):
+        inner = [(folder, name) for folder in folders for name in files.names(folder or ".")]
+        yield from (f"{folder}{name}" for folder, name in inner if _LIST.fullmatch(name))
+        folders = [f"{folder}{name}/" for folder, name in inner if "." not in name and name != "node_modules"]
+        folders = folders[:MAX_PARTS]
 
 
 def _find_in_folder(files: ProjectFiles, folder: str, pattern: re.Pattern[str]) -> Iterator[str]:

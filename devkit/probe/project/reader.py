@@ -3,12 +3,14 @@
 import os
 import re
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from devkit.facts.dependencies import (
     NO_DEPENDENCIES,
     NOTHING_CHOSEN,
+    TORCH_FAMILY,
     Dependencies,
     DependencyChoice,
     ImportedPackage,
@@ -108,6 +110,8 @@ def read_local_imports(
     """
     from devkit.compat.version_tables import load_tables
     from devkit.probe.dependencies.imports import find_imported_packages
+    from devkit.probe.dependencies.requirement_lists import MAX_LISTS, find_all_lists
+    from devkit.probe.dependencies.requirements import RequirementCollector, read_requirements_file
 
     # What an extra brings is known to the project, chosen or not.
     available = dependencies.available
@@ -121,8 +125,13 @@ def read_local_imports(
     known = named | imports.distributions(with_compiled=asks)
     found = find_imported_packages(files, declared=declared, distributions=known)
     if is_for_work:
+        # What any list of the project names is no stranger's package.
+        every = RequirementCollector(files, NOTHING_CHOSEN)
+        for path in islice(find_all_lists(files), MAX_LISTS):
+            read_requirements_file(path, every)
+        names = {each.name for each in every.needs if not each.url} - {*load_tables().compiled.packages, *TORCH_FAMILY}
         declared |= {each.name for each in found}
-        known = named | imports.distributions()
+        known = {name.replace("-", "_"): name for name in names} | named | imports.distributions()
         found += find_imported_packages(files, declared=declared, distributions=known, is_for_work=True)
     return tuple(replace(each, guide=guided.get(each.name)) for each in found)
 
