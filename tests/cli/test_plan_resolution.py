@@ -128,6 +128,16 @@ def test_what_a_guide_installs_and_programs_import_is_installed_with_the_list(
 
 
 @pytest.mark.full
+def test_of_what_programs_import_only_that_is_left_out_which_does_not_fit(project, index):
+    requirements(project, "torch\nhuggingface-hub>=2\n")
+    (project / "run.py").write_text("import torchvision\n\ndef run():\n    import transformers\n")
+    done = run_with_index(project, "init", ".", *ADA, "--yes", "--develop", "--add-imports", index=index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "imported but not listed in any file: transformers" in done.stdout
+    assert tomllib.loads((project / "devkit.toml").read_text())["project"]["packages"] == ["torchvision"]
+
+
+@pytest.mark.full
 def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
     requirements(project, "transformers==4.44.2\nhuggingface-hub==2.4.0\n")
     done = run_with_index(project, "plan", *ADA, index=index)
