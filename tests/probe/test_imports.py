@@ -315,15 +315,19 @@ def test_who_develops_gets_groups_for_tests_and_the_extras_that_programs_import(
     assert ({*narrow.extras}, {*narrow.groups}) == ({"logs", "Test"}, {"testing"})
     found = find_development_choice(str(tmp_path), dependencies)
     assert ({*found.extras}, {*found.groups}) == ({"logs", "Test", "serve", "tables"}, {"testing"})
-    # Below try no package is added, in tests and functions one that a table or a list of some part of the project knows.
+    # Wherever an import stands, the package is added that a table or a list of some part of the project knows, and no extra.
     (tmp_path / "part/of").mkdir(parents=True)
     (tmp_path / "part/of/requirements.txt").write_text(
         "natural-sort==1\ntorchaudio\nmmcv\nb @ https://x.example/b.zip\n"
     )
-    (tmp_path / "part/run.py").write_text("def run():\n    import natural_sort, torchaudio, mmcv, b, unnamed\n")
+    tried = "    try:\n        import wandb\n        import einops\n    except ImportError:\n        pass\n"
+    (tmp_path / "part/run.py").write_text(
+        f"def f():\n    import natural_sort, torchaudio, mmcv, b, unnamed, jax\n{tried}"
+    )
     assert {each.name for each in read_local_imports(str(tmp_path), dependencies)} == set()
     assert {each.name for each in read_local_imports(str(tmp_path), dependencies, is_for_work=True)} == {
         "timm",
         "natural-sort",
         "torchaudio",
+        "einops",
     }

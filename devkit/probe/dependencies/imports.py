@@ -46,8 +46,8 @@ def find_imported_packages(
 
     Imports that may fail, below `try`, do not count. Where the project declares packages, neither do those inside
     functions and conditions, those of programs outside its package, and modules that `distributions` lacks. For work on
-    the project only the last do not, and its tests are programs. Who reads or writes files with torchaudio imports
-    torchcodec, for it.
+    the project only the last do not, and its tests are programs: an editor shows each import that is missing. Who reads
+    or writes files with torchaudio imports torchcodec, for it.
     """
     is_top_only = bool(declared) and not is_for_work
     programs = dict(read_programs(files, is_library=is_top_only, with_tests=is_for_work))
@@ -61,7 +61,7 @@ def find_imported_packages(
             candidates = {
                 each for each in candidates & distributions.keys() if not is_among(distributions[each], names)
             }
-        for module, line in list_imports(text, is_top_only=is_top_only) if candidates else ():
+        for module, line in list_imports(text, is_top_only=is_top_only, with_tried=is_for_work) if candidates else ():
             name = distributions.get(module, "")
             if module not in known and (name or not declared) and not is_among(name or module, names):
                 found.setdefault(module, ImportedPackage(module, name, path, line))
@@ -146,8 +146,11 @@ def parse_program(text: str) -> ast.Module | None:
         return None
 
 
-def list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:
-    """List the modules that a file imports, with their lines; nothing for a file that cannot be parsed."""
+def list_imports(text: str, *, is_top_only: bool, with_tried: bool = False) -> Iterator[tuple[str, int]]:
+    """List the modules that a file imports, with their lines; nothing for a file that cannot be parsed.
+
+    Those below `try` are left out unless they are wanted.
+    """
     tree = parse_program(text)
     waiting: list[ast.AST] = list(tree.body) if tree else []
     while waiting:
@@ -156,12 +159,12 @@ def list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:
             yield from _list_names([node])
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
-        elif isinstance(node, ast.Try):
+        elif isinstance(node, ast.Try) and not with_tried:
             # A module that the handler imports as well, from another place, cannot be missing.
             tried = {name for name, _ in _list_names(node.body)}
             handlers = [each for handler in node.handlers for each in _list_names(handler.body)]
             yield from (each for each in handlers if each[0] in tried)
-        elif not is_top_only:
+        elif not is_top_only or isinstance(node, ast.Try):
             waiting += ast.iter_child_nodes(node)
 
 

@@ -19,10 +19,13 @@ _FOLDERS = ("requirements", "reqs")
 _DOCUMENTS = re.compile(r"(?i)readme[\w.-]*|install[\w.-]*\.(?:md|rst|txt)|.*dockerfile.*")
 _DOCUMENT_FOLDERS = ("docs", "doc", "docker")
 _MAX_DOCUMENTS = 40
+_MACHINES = (
+    "win|windows|mac|macos|osx|apple|darwin|directml|amd|rocm|xpu|ipex|npu|ascend|tpu|hpu|cpu|mps|vulkan|nowheels|musa"
+)
+_OTHER_MACHINE = re.compile(rf"(?i)(?:^|[^a-z])(?:{_MACHINES})(?:[^a-z]|$)")
 _OTHER_PURPOSE = re.compile(
     r"(?i)(?:^|[^a-z])(?:dev|develop|development|tests?|testing|docs?|doc|lint|ci|style|quality|build|bench|benchmarks?"
-    r"|examples?|demo|optional|extras?|win|windows|mac|macos|osx|apple|darwin|directml|amd|rocm|xpu|ipex|npu|ascend|tpu"
-    r"|hpu|cpu|mps|vulkan|nowheels|docker|runpod|colab|kaggle)(?:[^a-z]|$)"
+    rf"|examples?|demo|optional|extras?|docker|runpod|colab|kaggle|{_MACHINES})(?:[^a-z]|$)"
 )
 """Words of a file's name that give it a different purpose than to hold what the project needs."""
 _NOT_THE_PROJECT = re.compile(
@@ -64,7 +67,7 @@ def find_all_lists(files: ProjectFiles) -> Iterator[str]:
     folders = [""]
     for _ in range(_DEPTH_OF_PARTS):
         inner = [(folder, name) for folder in folders for name in files.names(folder or ".")]
-        yield from (f"{folder}{name}" for folder, name in inner if _LIST.fullmatch(name))
+        yield from (f"{folder}{name}" for folder, name in inner if _LIST.fullmatch(name) and is_for_nvidia(name))
         folders = [f"{folder}{name}/" for folder, name in inner if "." not in name and name != "node_modules"]
         folders = folders[:MAX_PARTS]
 
@@ -97,6 +100,11 @@ def choose_main_list(files: ProjectFiles, lists: tuple[str, ...]) -> tuple[str, 
 def is_for_all(path: str) -> bool:
     """Return whether the name of a list gives it no purpose but to hold what the project needs."""
     return _OTHER_PURPOSE.search(path) is None
+
+
+def is_for_nvidia(path: str) -> bool:
+    """Return whether the name of a list or an extra gives it no other kind of machine."""
+    return _OTHER_MACHINE.search(path) is None
 
 
 def _read_mentions(files: ProjectFiles) -> Iterator[tuple[str, str]]:

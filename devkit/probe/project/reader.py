@@ -106,7 +106,7 @@ def read_local_imports(
 ) -> tuple[ImportedPackage, ...]:
     """Read which packages the programs in a folder of this machine import and no file of the project asks for.
 
-    For work on the project, those count that its tests import and its functions, and are quick to install.
+    For work on the project, those count that its tests import and its functions, below `try` too, and are quick to install.
     """
     from devkit.compat.version_tables import load_tables
     from devkit.probe.dependencies.imports import find_imported_packages
@@ -132,6 +132,10 @@ def read_local_imports(
         names = {each.name for each in every.needs if not each.url} - {*load_tables().compiled.packages, *TORCH_FAMILY}
         declared |= {each.name for each in found}
         known = {name.replace("-", "_"): name for name in names} | named | imports.distributions()
+        # Another framework brings CUDA once more.
+        rows = (row for row in load_tables().frameworks.packages if row.framework != dependencies.framework)
+        others = {name for row in rows if not row.flexible for name in row.names}
+        known = {module: name for module, name in known.items() if name not in others}
         found += find_imported_packages(files, declared=declared, distributions=known, is_for_work=True)
     return tuple(replace(each, guide=guided.get(each.name)) for each in found)
 
@@ -144,7 +148,7 @@ def find_development_choice(folder: str, dependencies: Dependencies, *, is_whole
     """
     from devkit.compat.version_tables import load_tables
     from devkit.probe.dependencies.imports import IMPORT, find_imported_packages, read_programs
-    from devkit.probe.dependencies.requirement_lists import is_for_all
+    from devkit.probe.dependencies.requirement_lists import is_for_nvidia
 
     available = dependencies.available
     builds = {each.choice for each in dependencies.torch_builds}
@@ -173,7 +177,7 @@ def find_development_choice(folder: str, dependencies: Dependencies, *, is_whole
         extras=tuple(
             each
             for each, brings in offered.items()
-            if _DEVELOPMENT.fullmatch(each) or brings & imported or (brings & tried and is_for_all(each))
+            if _DEVELOPMENT.fullmatch(each) or brings & imported or (brings & tried and is_for_nvidia(each))
         ),
         groups=tuple(filter(_DEVELOPMENT.fullmatch, available.groups)),
     )
