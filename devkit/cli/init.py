@@ -409,7 +409,8 @@ def find_guide_packages(project: "DevkitProject", plan: "Plan") -> "tuple[Packag
     if not dependencies.asks_for_packages or project.settings.ignore_dependencies:
         return ()
     found = read_local_guide(str(project.root), dependencies)
-    present = plan.resolved.keys() | dict(plan.packages).keys() | _BUILD_TOOLS
+    local = {canonicalize_name(each.place.rpartition("/")[2]) for each in dependencies.local}
+    present = plan.resolved.keys() | dict(plan.packages).keys() | _BUILD_TOOLS | local
     return tuple(need for need in found if need.name not in present and not need.name.endswith("-windows"))
 
 

@@ -351,8 +351,12 @@ def test_an_address_of_the_own_repository_is_a_folder_of_the_project(tmp_path):
     (folder := tmp_path / "ml-aim").mkdir()
     at = "#subdirectory="
     guide = f"## Setup\npip install git+https://x.example/a/ml-aim.git@main{at}one\npip install git+https://x.example/a/b{at}two\n"
-    found = read(folder, {"README.md": guide, "one/pyproject.toml": BUILT, "two/pyproject.toml": BUILT})
-    assert [each.place for each in found.local] == ["one"]
+    guide += "pip install -e two_x>=1\npip install three\n"
+    found = read(
+        folder,
+        {"README.md": guide, "one/pyproject.toml": BUILT, "two-x/pyproject.toml": BUILT, "three/setup.py": KOOPMAN},
+    )
+    assert [each.place for each in found.local] == ["one", "two-x"]
     assert [each.what for each in found.left_out] == [f"git+https://x.example/a/b{at}two"]
 
 

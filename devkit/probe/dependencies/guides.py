@@ -286,7 +286,12 @@ def _find_package_folders(command: ShellCommand, files: ProjectFiles, folder: st
     """Find the packages below the project's folder that a command run in `folder` installs."""
     install = find_package_install(command)
     named = (*install.option_values("-e", "--editable"), *(each.value for each in install.packages)) if install else ()
-    local = (files.within(_EXTRAS.sub("", each), beside=folder) for each in named if is_local_path(each))
+    local = [files.within(_EXTRAS.sub("", each), beside=folder) for each in named if is_local_path(each)]
+    if install and any(option.value in ("-e", "--editable") for option, _ in install.options):
+        # What can be edited is a folder, with or without a slash, and with what its author takes for its name.
+        by_name = {canonicalize_name(name): name for name in files.names(folder.rstrip("/") or ".")}
+        names = [found[1] for found in map(_NAMED.fullmatch, named) if found]
+        local += [f"{folder}{by_name.get(canonicalize_name(name), '.')}" for name in names]
     for place in (*local, *(_find_own_folder(each, files) for each in named)):
         if place and place != "." and not {SETUP_PY, PYPROJECT}.isdisjoint(files.names(place)):
             yield place
@@ -333,6 +338,7 @@ def add_guide_packages(installed: InstallFiles, found: RequirementCollector, *, 
     """
     compiled = load_tables().compiled.packages
     known = {*_list_own_names(found.files, own), *_TOOLS, *compiled, *(need.name for need in found.needs)}
+    known |= {canonicalize_name(folder.rpartition("/")[2]) for folder in installed.folders}
     role, found.role = found.role, RequirementRole.GENERATED
     for install, path, line in installed.packages:
         before = len(found.needs) + len(found.conda)
