@@ -163,8 +163,8 @@ def init(
     adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
     offers = list_compose_offers(project.root)
     add = partial(add_imports, is_wanted=with_imports, is_confirmed=yes, asks=not (dry_run or as_json))
-    narrow = choose_for_development(opened, is_whole=False) if develop else None
-    as_written, project, imports, planned = plan_with_imports(project, request, add, narrow, no_resolve=no_resolve)
+    plan = partial(plan_with_packages, request, no_resolve=no_resolve)
+    project, imports, planned = plan_with_imports(project, add, plan, opened if develop else None)
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     if answer.as_of and not project.settings.as_of:
         # Later changes of the code must not change what it is planned with.
@@ -172,7 +172,8 @@ def init(
     project = project.for_plan(answer)
     imports = imports or find_missing_imports(project, answer)
     project, answer = add_certain(project, answer, request, imports, no_resolve=no_resolve)
-    imports = tuple(each for each in imports if each.name not in answer.resolved)
+    present = {*answer.resolved, *map(_find_name, project.settings.packages)}
+    imports = tuple(each for each in imports if each.name not in present)
     if prove:
         tried = try_plan(project, answer)
         project = replace(project, proof=tried.describe())
@@ -194,7 +195,7 @@ def init(
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)
-        print_added_packages(as_written, project)
+        print_added_packages(opened, project)
         print_imports(imports)
         print_guide(guide)
         print_changes(changes, show_diff=show_diff)
@@ -237,7 +238,7 @@ def add_imports(
     asks: bool = False,
     is_for_work: bool = False,
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
-    """Return the project with the packages that its programs import but no file lists, and those that were not added.
+    """Return the project with the packages that its programs import but no file lists, and all of them.
 
     A project whose files ask for no package is looked at always, with a question on a terminal, unless everything
     `is_confirmed`. In any other it takes the user's own flag, `is_wanted`, because most of what it imports without naming
@@ -257,57 +258,47 @@ def add_imports(
         is_accepted = click.confirm("Install them, too?", default=True)
     if not is_accepted or not known:
         return project, found
-    return _add_packages(project, known), tuple(each for each in found if not each.name)
+    return _add_packages(project, known), found
 
 
 def plan_with_imports(
     project: "DevkitProject",
-    request: "Request",
     add: "Callable[..., tuple[DevkitProject, tuple[ImportedPackage, ...]]]",
-    narrow: "DevkitProject | None",
-    *,
-    no_resolve: bool,
-) -> "tuple[DevkitProject, DevkitProject, tuple[ImportedPackage, ...], Plan | Conflict]":
-    """Plan a project with what its programs import, without what of that a conflict names.
+    plan: "Callable[..., Plan | Conflict]",
+    without: "DevkitProject | None",
+) -> "tuple[DevkitProject, tuple[ImportedPackage, ...], Plan | Conflict]":
+    """Plan a project with what its programs import, but for what a conflict names; return both, and all that they import.
 
-    For work on it, `narrow` is the project with fewer extras, which counts where the others do not fit together. Returns:
-    the project as it was chosen, with what was added, what was not, and the answer.
+    `without` is a project before the choices for work on it, which count unless they do not fit; None without such.
     """
-    from devkit.probe.project.reader import read_local_imports
     from devkit.solver.plan import Conflict
 
-    def plan(planned: "DevkitProject") -> "Plan | Conflict":
-        known = planned.dependencies, planned.root, planned.settings
-        return plan_with_packages(request, *known, no_resolve=no_resolve)
-
-    is_for_work = narrow is not None
-    added, imports = add(project, is_for_work=is_for_work)
-    planned = plan(added)
-    left_out: set[str] = set()
-    while isinstance(planned, Conflict):
-        named = {canonicalize_name(name) for each in planned.blockers for name in _NAME.findall(each.says)}
-        more = [each for each in added.settings.packages if each not in project.settings.packages]
-        kept = [each for each in more if canonicalize_name(_NAME.findall(each)[0]) not in named]
-        if len(kept) == len(more):
+    added, imports = add(project, is_for_work=without is not None)
+    while isinstance(planned := plan(added.dependencies, added.root, added.settings), Conflict):
+        named = {canonicalize_name(name) for each in planned.blockers for name in re.findall(r"[\w.-]+\w", each.says)}
+        packages, own = added.settings.packages, project.settings.packages
+        kept = tuple(each for each in packages if each in own or _find_name(each) not in named)
+        if kept == packages:
             break
-        left_out |= named
-        added = project.with_packages(kept)
-        planned = plan(added)
-    if narrow and isinstance(planned, Conflict):
-        return plan_with_imports(narrow, request, add, None, no_resolve=no_resolve)
-    found = read_local_imports(str(project.root), project.dependencies, is_for_work=is_for_work) if left_out else ()
-    return project, added, (*imports, *(each for each in found if each.name in left_out)), planned
+        added = project.with_settings(replace(project.settings, packages=kept))
+    if without is None or not isinstance(planned, Conflict):
+        return added, imports, planned
+    says = f"not taken: --develop, which does not fit: {planned.blockers[0].says}"
+    added, imports, planned = plan_with_imports(without, add, plan, None)
+    if not isinstance(planned, Conflict):
+        planned = replace(planned, warnings=(*planned.warnings, says))
+    return added, imports, planned
 
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+def _find_name(requirement: str) -> str:
+    return canonicalize_name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
 
 
-def choose_for_development(project: "DevkitProject", *, is_whole: bool = True) -> "DevkitProject":
+def choose_for_development(project: "DevkitProject") -> "DevkitProject":
     """Return the project with what those who work on it install besides."""
     from devkit.probe.project.reader import find_development_choice
 
-    dependencies = project.dependencies
-    chosen = find_development_choice(str(project.root), dependencies, is_whole=is_whole)
+    chosen, dependencies = find_development_choice(str(project.root), project.dependencies), project.dependencies
     extras = tuple(dict.fromkeys((*dependencies.extras, *chosen.extras))) if chosen.extras else project.settings.extras
     groups = tuple(dict.fromkeys((*project.settings.groups, *chosen.groups)))
     return project.with_settings(replace(project.settings, extras=extras, groups=groups))

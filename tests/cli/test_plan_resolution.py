@@ -469,5 +469,5 @@ def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):
     (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(name='sam', install_requires=[])\n")
     (tmp_path / "sam.py").write_text("import torch\nimport torchvision\n")
     project = open_project(tmp_path, ProjectSettings(), PathOptions())
-    found, unknown = add_imports(project, is_wanted=False, is_confirmed=True, asks=False)
-    assert (found.settings.packages, unknown) == (("torchvision",), ())
+    found, imports = add_imports(project, is_wanted=False, is_confirmed=True, asks=False)
+    assert (found.settings.packages, [each.name for each in imports]) == (("torchvision",), ["torchvision"])

@@ -311,8 +311,6 @@ def test_who_develops_gets_groups_for_tests_and_the_extras_that_programs_import(
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_own.py").write_text("import timm\ntry:\n    import polars\nexcept ImportError:\n    pass\n")
     dependencies = read_local_dependencies(str(tmp_path), NOTHING_CHOSEN)
-    narrow = find_development_choice(str(tmp_path), dependencies, is_whole=False)
-    assert ({*narrow.extras}, {*narrow.groups}) == ({"logs", "Test"}, {"testing"})
     found = find_development_choice(str(tmp_path), dependencies)
     assert ({*found.extras}, {*found.groups}) == ({"logs", "Test", "serve", "tables"}, {"testing"})
     # Wherever an import stands, the package is added that a table or a list of some part of the project knows, and no extra.

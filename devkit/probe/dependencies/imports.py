@@ -147,10 +147,7 @@ def parse_program(text: str) -> ast.Module | None:
 
 
 def list_imports(text: str, *, is_top_only: bool, with_tried: bool = False) -> Iterator[tuple[str, int]]:
-    """List the modules that a file imports, with their lines; nothing for a file that cannot be parsed.
-
-    Those below `try` are left out unless they are wanted.
-    """
+    """List the modules that a file imports, with their lines; nothing for a file that cannot be parsed or what is tried."""
     tree = parse_program(text)
     waiting: list[ast.AST] = list(tree.body) if tree else []
     while waiting:

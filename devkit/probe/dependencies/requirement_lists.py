@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from devkit.facts.dependencies import NOTHING_CHOSEN
+from devkit.probe.dependencies.requirements import RequirementCollector, read_requirements_file
 from devkit.probe.project.files import MAX_FOLDERS, ProjectFiles
 
 MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.txt", "requirements/base.txt")
@@ -10,8 +12,6 @@ MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.
 DEVELOPMENT_LISTS = ("requirements-dev.txt", "requirements_dev.txt", "dev-requirements.txt", "requirements/dev.txt")
 MAX_LISTS = 100
 _DEPTH = 2
-_DEPTH_OF_PARTS = 4
-MAX_PARTS = 400
 
 _LIST = re.compile(r"(?i)[\w.-]*(?:requirements?|reqs)[\w.-]*\.(?:txt|in)")
 _ANY_LIST = re.compile(r".+\.(?:txt|in)")
@@ -19,13 +19,10 @@ _FOLDERS = ("requirements", "reqs")
 _DOCUMENTS = re.compile(r"(?i)readme[\w.-]*|install[\w.-]*\.(?:md|rst|txt)|.*dockerfile.*")
 _DOCUMENT_FOLDERS = ("docs", "doc", "docker")
 _MAX_DOCUMENTS = 40
-_MACHINES = (
-    "win|windows|mac|macos|osx|apple|darwin|directml|amd|rocm|xpu|ipex|npu|ascend|tpu|hpu|cpu|mps|vulkan|nowheels|musa"
-)
-_OTHER_MACHINE = re.compile(rf"(?i)(?:^|[^a-z])(?:{_MACHINES})(?:[^a-z]|$)")
 _OTHER_PURPOSE = re.compile(
     r"(?i)(?:^|[^a-z])(?:dev|develop|development|tests?|testing|docs?|doc|lint|ci|style|quality|build|bench|benchmarks?"
-    rf"|examples?|demo|optional|extras?|docker|runpod|colab|kaggle|{_MACHINES})(?:[^a-z]|$)"
+    r"|examples?|demo|optional|extras?|win|windows|mac|macos|osx|apple|darwin|directml|amd|rocm|xpu|ipex|npu|ascend|tpu"
+    r"|hpu|cpu|mps|vulkan|nowheels|docker|runpod|colab|kaggle)(?:[^a-z]|$)"
 )
 """Words of a file's name that give it a different purpose than to hold what the project needs."""
 _NOT_THE_PROJECT = re.compile(
@@ -62,14 +59,17 @@ def find_lists(files: ProjectFiles) -> tuple[str, ...]:
     return tuple(path for path in found if not (path.endswith(".in") and f"{path[:-3]}.txt" in found))[:MAX_LISTS]
 
 
-def find_all_lists(files: ProjectFiles) -> Iterator[str]:
-    """Find the requirement files of every part of the project, those nearest to its folder first."""
-    folders = [""]
-    for _ in range(_DEPTH_OF_PARTS):
+def list_named_packages(files: ProjectFiles) -> Iterator[str]:
+    """List the packages that requirement files of any part of the project name by their names alone."""
+    found, folders = RequirementCollector(files, NOTHING_CHOSEN), [""]
+    for _ in range(_DEPTH + 2):
         inner = [(folder, name) for folder in folders for name in files.names(folder or ".")]
-        yield from (f"{folder}{name}" for folder, name in inner if _LIST.fullmatch(name) and is_for_nvidia(name))
-        folders = [f"{folder}{name}/" for folder, name in inner if "." not in name and name != "node_modules"]
-        folders = folders[:MAX_PARTS]
+        for path in (f"{folder}{name}" for folder, name in inner if _LIST.fullmatch(name) and is_for_all(name)):
+            read_requirements_file(path, found)
+        folders = [f"{folder}{name}/" for folder, name in inner if "." not in name and name != "node_modules"][
+            :MAX_LISTS
+        ]
+    return (need.name for need in found.needs if not need.url)
 
 
 def _find_in_folder(files: ProjectFiles, folder: str, pattern: re.Pattern[str]) -> Iterator[str]:
@@ -100,11 +100,6 @@ def choose_main_list(files: ProjectFiles, lists: tuple[str, ...]) -> tuple[str, 
 def is_for_all(path: str) -> bool:
     """Return whether the name of a list gives it no purpose but to hold what the project needs."""
     return _OTHER_PURPOSE.search(path) is None
-
-
-def is_for_nvidia(path: str) -> bool:
-    """Return whether the name of a list or an extra gives it no other kind of machine."""
-    return _OTHER_MACHINE.search(path) is None
 
 
 def _read_mentions(files: ProjectFiles) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 import os
 import re
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +109,7 @@ def read_local_imports(
     """
     from devkit.compat.version_tables import load_tables
     from devkit.probe.dependencies.imports import find_imported_packages
-    from devkit.probe.dependencies.requirement_lists import MAX_LISTS, find_all_lists
-    from devkit.probe.dependencies.requirements import RequirementCollector, read_requirements_file
+    from devkit.probe.dependencies.requirement_lists import list_named_packages
 
     # What an extra brings is known to the project, chosen or not.
     available = dependencies.available
@@ -125,30 +123,26 @@ def read_local_imports(
     known = named | imports.distributions(with_compiled=asks)
     found = find_imported_packages(files, declared=declared, distributions=known)
     if is_for_work:
-        # What any list of the project names is no stranger's package.
-        every = RequirementCollector(files, NOTHING_CHOSEN)
-        for path in islice(find_all_lists(files), MAX_LISTS):
-            read_requirements_file(path, every)
-        names = {each.name for each in every.needs if not each.url} - {*load_tables().compiled.packages, *TORCH_FAMILY}
-        declared |= {each.name for each in found}
+        # What any list of the project names is no stranger's package; another framework brings CUDA once more.
+        names = {*list_named_packages(files)} - {*load_tables().compiled.packages, *TORCH_FAMILY}
         known = {name.replace("-", "_"): name for name in names} | named | imports.distributions()
-        # Another framework brings CUDA once more.
         rows = (row for row in load_tables().frameworks.packages if row.framework != dependencies.framework)
         others = {name for row in rows if not row.flexible for name in row.names}
         known = {module: name for module, name in known.items() if name not in others}
+        declared |= {each.name for each in found}
         found += find_imported_packages(files, declared=declared, distributions=known, is_for_work=True)
     return tuple(replace(each, guide=guided.get(each.name)) for each in found)
 
 
-def find_development_choice(folder: str, dependencies: Dependencies, *, is_whole: bool = True) -> DependencyChoice:
+def find_development_choice(folder: str, dependencies: Dependencies) -> DependencyChoice:
     """Find the extras and groups for work on a project: those for development and tests, and extras that programs import.
 
-    Extras that bring a build of torch are left to the plan, which takes the one that fits. With `is_whole` an import
-    counts wherever it stands, in tests and below `try` too, if the extra's name gives it no purpose aside.
+    An import counts wherever it stands: mostly below `try`. Extras that bring a build of torch are left to the plan, which
+    takes the one that fits.
     """
     from devkit.compat.version_tables import load_tables
-    from devkit.probe.dependencies.imports import IMPORT, find_imported_packages, read_programs
-    from devkit.probe.dependencies.requirement_lists import is_for_nvidia
+    from devkit.probe.dependencies.imports import IMPORT, read_programs
+    from devkit.probe.dependencies.requirement_lists import is_for_all
 
     available = dependencies.available
     builds = {each.choice for each in dependencies.torch_builds}
@@ -163,21 +157,13 @@ def find_development_choice(folder: str, dependencies: Dependencies, *, is_whole
             offered[extra] = {need.name for need in whole.needs} - own
     names = {name.replace("-", "_"): name for each in offered.values() for name in each} | distributions
     files = ProjectFiles(LocalHost(), folder)
-    imported = {each.name for each in find_imported_packages(files, declared=own or {""}, distributions=names)}
-    tried = (
-        {
-            names.get(each, "")
-            for _, text in read_programs(files, is_library=False, with_tests=True)
-            for each in IMPORT.findall(text)
-        }
-        if is_whole
-        else set()
-    )
+    programs = read_programs(files, is_library=False, with_tests=True)
+    imported = {names.get(module, "") for _, text in programs for module in IMPORT.findall(text)}
     return DependencyChoice(
         extras=tuple(
             each
             for each, brings in offered.items()
-            if _DEVELOPMENT.fullmatch(each) or brings & imported or (brings & tried and is_for_nvidia(each))
+            if _DEVELOPMENT.fullmatch(each) or (brings & imported and is_for_all(each))
         ),
         groups=tuple(filter(_DEVELOPMENT.fullmatch, available.groups)),
     )
