@@ -283,6 +283,13 @@ def plan_with_imports(
         added = project.with_settings(replace(project.settings, packages=kept))
     if without is None or not isinstance(planned, Conflict):
         return added, imports, planned
+    chosen = sorted(project.settings.extras, key=lambda extra: canonicalize_name(extra) not in named)
+    for extra in (each for each in chosen if each not in without.dependencies.extras):
+        kept = tuple(each for each in project.settings.extras if each != extra)
+        less = project.with_settings(replace(project.settings, extras=kept))
+        brings = {need.name for need in project.dependencies.needs} - {need.name for need in less.dependencies.needs}
+        if brings & named:
+            return plan_with_imports(less, add, plan, without)
     says = f"not taken: --develop, which does not fit: {planned.blockers[0].says}"
     added, imports, planned = plan_with_imports(without, add, plan, None)
     if not isinstance(planned, Conflict):

@@ -138,6 +138,19 @@ def test_of_what_programs_import_only_that_is_left_out_which_does_not_fit(projec
 
 
 @pytest.mark.full
+def test_of_the_extras_that_programs_import_only_that_is_left_out_which_does_not_fit(project, index):
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "own"\nversion = "1"\ndependencies = ["torch", "huggingface-hub>=2"]\n'
+        '[project.optional-dependencies]\nsee = ["torchvision"]\nread = ["transformers==4.44.2"]\n'
+    )
+    (project / "own.py").write_text("try:\n    import torchvision, transformers\nexcept ImportError:\n    pass\n")
+    done = run_with_index(project, "init", ".", *ADA, "--yes", "--develop", index=index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not installed: the extra read" in done.stdout
+    assert tomllib.loads((project / "devkit.toml").read_text())["project"]["extras"] == ["see"]
+
+
+@pytest.mark.full
 def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
     requirements(project, "transformers==4.44.2\nhuggingface-hub==2.4.0\n")
     done = run_with_index(project, "plan", *ADA, index=index)

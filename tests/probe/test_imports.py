@@ -2,11 +2,19 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import NOTHING_CHOSEN, Framework, ImportedPackage, SystemPackage
+from devkit.facts.dependencies import (
+    NOTHING_CHOSEN,
+    Framework,
+    ImportedPackage,
+    PackageRequirement,
+    RequirementRole,
+    SystemPackage,
+)
 from devkit.probe.dependencies.imports import MAX_FILES, find_imported_packages
 from devkit.probe.dependencies.system_packages import find_system_packages
 from devkit.probe.host import LocalHost
@@ -329,3 +337,14 @@ def test_who_develops_gets_groups_for_tests_and_the_extras_that_programs_import(
         "torchaudio",
         "einops",
     }
+
+
+def test_an_extra_counts_that_a_lock_holds_and_nothing_in_use_brings(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.poetry]\nname = "own"\n[tool.poetry.dependencies]\nwandb = { version = "*", optional = true }\n'
+        '[tool.poetry.extras]\nlogs = ["wandb"]\n'
+    )
+    (tmp_path / "own.py").write_text("import wandb\n")
+    found = read_local_dependencies(str(tmp_path), NOTHING_CHOSEN)
+    limit = PackageRequirement("wandb", "==0.16.6", "poetry.lock", 1, role=RequirementRole.CONSTRAINT)
+    assert find_development_choice(str(tmp_path), replace(found, needs=(*found.needs, limit))).extras == ("logs",)

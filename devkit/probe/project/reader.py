@@ -14,6 +14,7 @@ from devkit.facts.dependencies import (
     DependencyChoice,
     ImportedPackage,
     PackageRequirement,
+    RequirementRole,
 )
 from devkit.facts.project import Project
 from devkit.facts.values import Unknown
@@ -146,7 +147,8 @@ def find_development_choice(folder: str, dependencies: Dependencies) -> Dependen
 
     available = dependencies.available
     builds = {each.choice for each in dependencies.torch_builds}
-    own = {need.name for need in dependencies.needs}
+    # A lock limits what no extra in use brings, too.
+    own = {need.name for need in dependencies.needs if need.role is not RequirementRole.CONSTRAINT}
     distributions = load_tables().imports.distributions(with_compiled=True)
     offered: dict[str, set[str]] = {}
     for extra in available.extras:
