@@ -298,7 +298,7 @@ def _find_package_folders(command: ShellCommand, files: ProjectFiles, folder: st
 
 
 def _find_own_folder(address: str, files: ProjectFiles) -> str:
-    """Find the folder of the project that an address of its own repository names; "" for another address."""
+    """Find the folder that an address of the project's own repository names; "" for another address."""
     source, _, inner = address.partition("#subdirectory=")
     named = _VCS.fullmatch(source)
     is_own = named and canonicalize_name(named[1]) in _list_own_names(files, "")

@@ -124,7 +124,7 @@ def read_local_imports(
     known = named | imports.distributions(with_compiled=asks)
     found = find_imported_packages(files, declared=declared, distributions=known)
     if is_for_work:
-        # What any list of the project names is no stranger's package; another framework brings CUDA once more.
+        # Any list of the project may name a package that no table has. Another framework brings CUDA once more.
         names = {*list_named_packages(files)} - {*load_tables().compiled.packages, *TORCH_FAMILY}
         known = {name.replace("-", "_"): name for name in names} | named | imports.distributions()
         rows = (row for row in load_tables().frameworks.packages if row.framework != dependencies.framework)
