@@ -210,7 +210,7 @@ def install(root: Path, scratch: Path, row: Row, ends_at: float) -> None:
                 break  # uv shows its usage when all that the line installs was dropped
             found = CULPRIT.search(done.stderr)
             culprit = next(filter(None, found.groups())) if found else "a line"
-            row.dropped.append(f"{culprit}: {' '.join(done.stderr.split())[-160:]}")
+            row.dropped.append(f"{culprit}: {' '.join(done.stderr.replace(str(scratch), '').split())[-120:]}")
             if not found or sum(each.startswith(f"{culprit}:") for each in row.dropped) > 1:
                 break
             if "://" in culprit:
