@@ -297,11 +297,12 @@ def examine(row: Row, clone: Path, commit: str, benchmark: Path) -> None:
         if plan and (root / ".devcontainer" / "Dockerfile").exists():
             install(root, scratch, row, ends_at)
         for path in (scratch / "venv" / "lib").rglob("*.py*"):
-            is_run = path.parent.name == "_distutils_hack"  # at each start of Python
+            # What .pth files name runs at each start of Python.
+            is_run = path.parent.name in ("site-packages", "_distutils_hack")
             if path.suffix in (".py", ".pyi") and path.stat().st_size > SMALL_BYTES and not is_run:
                 path.unlink()  # it may be a link into uv's cache
                 path.touch()
-        run(["uv", "pip", "install", "--quiet", "--reinstall", f"--python={scratch}/venv", "pyright", "pip"], root)
+        run(["uv", "pip", "install", "--quiet", "--reinstall", f"--python={scratch}/venv", "pyright", "pip"], scratch)
         count(root, scratch / "venv", benchmark, row)
         row.all_s = round(time.monotonic() - started, 1)
 
