@@ -22,6 +22,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -318,7 +319,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="measure what has a row, too")
     options = parser.parse_args()
     totals = json.loads((options.benchmark / "m5" / "c0_repo_baseline_totals.json").read_text())["repos"]
-    of: dict[str, object] = {"versions": versions("devkit-gpu", "uv"), "command": f"devkit {' '.join(INIT)}"}
+    of: dict[str, object] = {"versions": versions("devkit-gpu", "uv"), "command": shlex.join(("devkit", *INIT))}
     path = RESULTS / "research_env_bench.json"
     known = json.loads(path.read_text())["rows"] if path.exists() and options.record and not options.again else []
     skipped = {row["name"] for row in known}
