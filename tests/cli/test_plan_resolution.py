@@ -143,7 +143,9 @@ def test_of_the_extras_that_programs_import_only_that_is_left_out_which_does_not
         '[project]\nname = "own"\nversion = "1"\ndependencies = ["torch", "huggingface-hub>=2"]\n'
         '[project.optional-dependencies]\nsee = ["torchvision"]\nread = ["transformers==4.44.2"]\n'
     )
-    (project / "own.py").write_text("try:\n    import torchvision, transformers\nexcept ImportError:\n    pass\n")
+    (project / "own.py").write_text(
+        "try:\n    import torchvision\n    import transformers\nexcept ImportError:\n    pass\n"
+    )
     done = run_with_index(project, "init", ".", *ADA, "--yes", "--develop", index=index)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not installed: the extra read" in done.stdout

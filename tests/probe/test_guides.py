@@ -357,6 +357,7 @@ def test_an_address_of_the_own_repository_is_a_folder_of_the_project(tmp_path):
         {"README.md": guide, "one/pyproject.toml": BUILT, "two-x/pyproject.toml": BUILT, "three/setup.py": KOOPMAN},
     )
     assert [each.place for each in found.local] == ["one", "two-x"]
+    assert [each.name for each in found.needs] == ["three"]
     assert [each.what for each in found.left_out] == [f"git+https://x.example/a/b{at}two"]
 
 
