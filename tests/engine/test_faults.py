@@ -153,7 +153,9 @@ IN_NETWORK = (
     [
         pytest.param(IN_NETWORK % ("10.9.0.7", "10.9.0.0/24"), "", id="an address of its network"),
         pytest.param(IN_NETWORK % ("10.8.0.7", "10.9.0.0/24"), "10.8.0.7", id="an address outside of its network"),
-        pytest.param(IN_NETWORK % ("10.9.1.7", "10.9.1.0/24"), "overlaps", id="a range that another network has"),
+        pytest.param(
+            IN_NETWORK % ("10.9.1.7", "10.9.1.0/24"), "devkit-test-taken already", id="a range that another network has"
+        ),
         pytest.param(WAITS % "healthcheck: {test: [CMD, x]}", "", id="a service with a health check"),
         pytest.param(WAITS % "init: true", "no healthcheck", id="a service without a health check"),
     ],
@@ -165,7 +167,8 @@ def test_compose_and_the_engine_say_what_they_refuse_of_a_project(broken, tmp_pa
     before = list_made(broken)
     facts = changed(read_facts(), {"compose_config": read_compose_config(LocalHost(), project=str(tmp_path))})
     found = try_containers(LocalHost(), facts, deadline_s=60, project=str(tmp_path))
-    (own,) = (each for each in found.tried if each.arguments == ("compose", "up"))
+    whole = {("compose", "up"), ("network", "create", "--subnet", "devkit-test-taken")}
+    (own,) = (each for each in found.tried if each.arguments in whole)
     assert (bool(own.code), refusal in own.err) == (bool(refusal), True)
     assert list_made(broken) == before
 
@@ -188,12 +191,20 @@ RUN --mount=type=secret,id=token exit 1
         pytest.param(ONE % "command: [nowhere]", "not found in $PATH", id="a program that the image does not have"),
         pytest.param(ONE % "user: nobody-here", "unable to find user", id="a user that the image does not have"),
         pytest.param(ONE % "entrypoint: [/w/x], volumes: ['.:/w']", "", id="a program that a mount brings"),
+        pytest.param(ONE % "volumes: ['./absent:/etc/passwd']", "is a file in the image", id="a folder onto a file"),
+        pytest.param(ONE % "volumes: ['./kept:/etc']", "is a folder in the image", id="a file onto a folder"),
+        pytest.param(ONE % "volumes: ['.:/w', './kept:/etc/passwd', 'v:/v']", "", id="mounts that fit"),
+        pytest.param(ONE % "platform: linux/arm64", "does not match", id="another platform"),
+        pytest.param(ONE % "logging: {driver: nowhere}", "no log driver nowhere", id="a driver that the engine lacks"),
         pytest.param(BUILD % "secrets: [token]", "leaves kept out", id="a file that is left out of the build"),
         pytest.param(BUILD % "target: two", "could not be found", id="a stage that the Dockerfile does not have"),
     ],
 )
 def test_images_and_dockerfiles_are_looked_into_and_nothing_of_them_runs(broken, tmp_path, compose, refusal):
-    files = {"compose.yaml": compose.replace("devkit-test-base", BASE) + "\nsecrets: {token: {file: kept}}\n"}
+    files = {
+        "compose.yaml": compose.replace("devkit-test-base", BASE)
+        + "\nsecrets: {token: {file: kept}}\nvolumes: {v: {}}\n"
+    }
     files |= {"Dockerfile": DOCKERFILE, "kept": "", ".dockerignore": "kept\n"}
     project = read_files(tmp_path, files)
     before = list_made(broken)
