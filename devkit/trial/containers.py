@@ -456,13 +456,15 @@ def _look_up(run: _Run, client: _Client, number: int, wanted: LookUp) -> Trial |
     if done.code in NOT_STARTED and "seccomp" in done.err:
         return None
     is_refused, told = done.code in NOT_STARTED, wanted.told
-    fault = done.err if is_refused else ""
+    place = next((each for each in wanted.mounts if f'at "{each}"' in done.err), "")
+    # What the engine refuses for another reason says nothing of what is looked up.
+    is_told = told[0] == "compose" or place or told[-1] in done.err or done.code == TIMED_OUT
+    if is_refused and not is_told:
+        return None
+    fault = wanted.mounts.get(place, done.err) if is_refused else ""
+    told = (*MOUNTED, place) if place else told
     if wanted.absence:
         fault = "" if is_refused else wanted.absence
-    elif is_refused:
-        place = next((each for each in wanted.mounts if f'at "{each}"' in done.err), "")
-        fault = wanted.mounts.get(place, "" if told == MOUNTED else fault)
-        told = (*MOUNTED, place) if place else told
     code = TIMED_OUT if done.code == TIMED_OUT else (done.code if is_refused else 1) if fault else 0
     return _make_trial(client, Way.PROJECT, ProgramResult(code, "", fault), 0, arguments=told)
 

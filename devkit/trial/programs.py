@@ -26,6 +26,7 @@ MOUNTED = ("run", "--target")
 _SHELL = "--entrypoint=/bin/sh"
 _INSTRUCTION = re.compile(r"^[ \t]*(?:COPY|ADD|RUN|CMD|ENTRYPOINT)\b(.*(?:\\\r?\n.*)*)", re.MULTILINE | re.IGNORECASE)
 _WORD = re.compile(r"[\w./-]*\w\.(?:ba|z)?sh\b|(?<=[\s/\"'])entry\w+\b")
+_REPAIRS = {"chmod", "dos2unix", "sed"}
 _CONVERTS = re.compile(r"dos2unix|\\r")
 _PROGRAM = re.compile(r"[\w./-]*\w")
 _BUILTINS = re.compile(
@@ -33,7 +34,9 @@ _BUILTINS = re.compile(
 )
 """Words of a shell that need no file. Source: POSIX, Shell Command Language, 2.14 and 2.9.4; dash(1)."""
 _MAX_SCRIPTS = 100
-_OF_KERNEL = ("/proc", "/sys", "/dev")
+_OF_KERNEL = ("/proc/", "/sys/", "/dev/")
+_PATH = re.compile(r"/[^,\"\s]*")
+"""A path that adds no option to `--mount`, which takes a line of CSV."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,9 @@ def list_look_ups(
     yield from _list_health_checks(config, images)
     yield from _list_inactive(config, facts)
     for container, image in _list_dev_containers(config, facts):
-        if image in images and not image.startswith("-"):
-            service = get_object(config, "services", container.service) if container.compose_files else {}
+        service = get_object(config, "services", container.service) if container.compose_files else {}
+        # What it builds, the dev container CLI builds again before it starts.
+        if image in images and not image.startswith("-") and "build" not in service:
             yield from _list_users(container, image)
             if host is not None:
                 yield from _list_workspaces(container, service, image, host, folder)
@@ -96,7 +100,9 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
                 posixpath.normpath(posixpath.join(where, tail)) for tail in tails for where in ("", place)
             )
     known = facts.project.dev_containers if isinstance(facts.project, Project) else ()
-    direct = [path for each in known if not isinstance(each.scripts, Unknown) for path in each.scripts]
+    # A command before may have repaired them.
+    own = [each for each in known if isinstance(each.programs, tuple) and _REPAIRS.isdisjoint(each.programs)]
+    direct = [path for each in own if not isinstance(each.scripts, Unknown) for path in each.scripts]
     for path in dict.fromkeys(direct):
         found = host.stat(f"{folder}/{path}")
         if found is not None and not found.mode & 0o111:
@@ -144,7 +150,7 @@ def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator
     """Yield the place of each mount with a stand-in for its source, a folder or a file, and the fault if that does not fit."""
     for each in get_objects(service, "volumes"):
         source, target = get_text(each, "source"), get_text(each, "target").rstrip("/")
-        if not target.startswith("/") or "," in target or target.startswith(_OF_KERNEL):
+        if not _PATH.fullmatch(target) or f"{target}/".startswith(_OF_KERNEL):
             continue
         found = host.stat(source) if get_text(each, "type") == "bind" else None
         if found is None and get_object(each, "bind").get("create_host_path") is False:
@@ -205,13 +211,15 @@ def _list_workspaces(
     """Yield the folder in which the dev container opens, if a mount does not bring it: a file is put in its place."""
     wanted = next((each.value for each in container.settings if each.name == "workspaceFolder"), "").rstrip("/")
     wanted = wanted.replace(f"{LOCAL_FOLDER[:-1]}Basename}}", posixpath.basename(folder))
-    if not wanted.startswith("/") or "$" in wanted or any(key.name == "workspaceMount" for key in container.keys):
+    if not _PATH.fullmatch(wanted) or "$" in wanted or any(key.name == "workspaceMount" for key in container.keys):
         return
     mounts = [(get_text(each, "target"), get_text(each, "source"), each) for each in get_objects(service, "volumes")]
     brought = {
         target.rstrip("/"): source if get_text(each, "type") == "bind" else "" for target, source, each in mounts
     }
-    brought |= {} if container.compose_files else {f"/workspaces/{posixpath.basename(folder)}": folder}
+    # The folder of a repository may be mounted with this one in it.
+    usual = {"/workspaces": "", f"/workspaces/{posixpath.basename(folder)}": folder}
+    brought |= {} if container.compose_files else usual
     brought |= {each.target.rstrip("/"): "" for each in container.mounts}
     above = [each for each in brought if f"{wanted}/".startswith(f"{each}/")]
     fault = f"the dev container opens in {wanted}, which the image {image} lacks and no mount brings"

@@ -29,8 +29,8 @@ _USUAL_LIMITS = {
 }
 """What programs expect at the least. Source: Linux, include/asm-generic/resource.h and include/uapi/linux/resource.h."""
 _SHM_KIB = re.compile(r"\bsize=(\d+)k\b")
-_USUAL_SHM_KIB = 64 << 10
-"""Of /dev/shm. Source: dockerd reference, `--default-shm-size`."""
+_USUAL_SHM_KIB = 64_000
+"""Of /dev/shm: Podman's, of which Docker has slightly more. Source: dockerd and podman-run references, shm-size."""
 _USUAL_IDS = 1 << 16
 """Files of an image may belong to any of them. Source: shadow, login.defs, SUB_UID_COUNT."""
 _LOCAL = re.compile(r"\|-- (\S+)\s+/32 host LOCAL")

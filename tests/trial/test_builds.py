@@ -162,6 +162,8 @@ def test_a_mount_stands_in_for_its_source_where_the_image_may_have_something_els
         ({"image": "i", "workspaceFolder": "/workspaces/PROJECT/src"}, []),
         ({"image": "i", "workspaceFolder": "/workspaces/PROJECT/gone"}, ["--workdir /workspaces/PROJECT/gone"]),
         ({"image": "i", "workspaceFolder": "/work", "workspaceMount": "source=a,target=/work,type=volume"}, []),
+        ({"image": "i", "workspaceFolder": "/workspaces/repository/PROJECT"}, []),
+        ({"image": "i", "workspaceFolder": "/x,source=/,type=volume"}, []),
         ({"image": "i", "workspaceFolder": "/work/a", "mounts": ["source=a,target=/work,type=volume"]}, []),
     ],
 )
@@ -233,7 +235,10 @@ def test_scripts_with_windows_line_endings_have_no_interpreter(tmp_path, dockerf
     assert [each.told[-1] for each in found][: len(told)] == told and bool(found) is bool(told)
 
 
-@pytest.mark.parametrize(("command", "told"), [("./setup.sh --fast", ["setup.sh"]), ("bash setup.sh", [])])
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [("./setup.sh --fast", ["setup.sh"]), ("bash setup.sh", []), ("chmod +x setup.sh && ./setup.sh", [])],
+)
 def test_a_script_that_a_dev_container_runs_by_its_path_is_executable(tmp_path, command, told):
     files = files_of(dev=json.dumps({"image": "i", "postCreateCommand": command})) | {"setup.sh": "#!/bin/sh\n"}
     facts = changed(without_gpu(), {"project": read(tmp_path, files)})

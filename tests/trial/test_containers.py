@@ -374,13 +374,15 @@ LOOKED_UP = {"dockerComposeFile": "../compose.yaml", "service": "a", "workspaceF
     ("answer", "faults"),
     [
         ("exit 1", ["--workdir /work"]),
-        ("echo 'error mounting tmpfs at \"/work\": not a directory' >&2; exit 127", ["--user me"]),
+        ("echo 'error mounting tmpfs at \"/work\": not a directory' >&2; exit 127", []),
         (
             'echo \'mounting "tmpfs" to rootfs at "/data": not a directory\' >&2; exit 125',
-            ["--target /data", "--user me"],
+            ["--target /data"],
         ),
+        ("echo 'unable to find user me' >&2; exit 125", ["--user me"]),
+        ("echo 'exec: /bin/sh: no such file' >&2; exit 127", []),
     ],
-    ids=["the folder is absent", "it is there", "a mount onto a file"],
+    ids=["the folder is absent", "it is there", "a mount onto a file", "no such user", "no shell"],
 )
 def test_what_the_runtime_refuses_is_told_of_the_place_that_it_names(engine, tmp_path, answer, faults):
     files = {**files_of(dev=json.dumps(LOOKED_UP)), "compose.yaml": "services: {a: {image: own}}"}
