@@ -206,10 +206,14 @@ def test_the_service_of_a_dev_container_is_one_that_compose_starts(tmp_path, sta
     assert [" ".join(each.told[1:]) for each in found] == told
 
 
-@pytest.mark.parametrize(("target", "told"), [("/app", ["--workdir /work"]), ("/work", [])])
-def test_the_folder_of_a_dev_container_may_be_a_mount_of_its_service(tmp_path, target, told):
+@pytest.mark.parametrize(
+    ("target", "more", "told"),
+    [("/app", {}, ["--workdir /work"]), ("/work", {}, []), ("/app", {"build": {"context": "."}}, [])],
+    ids=["elsewhere", "a mount", "an image that is built again"],
+)
+def test_the_folder_of_a_dev_container_may_be_a_mount_of_its_service(tmp_path, target, more, told):
     mounts = [{"type": "bind", "source": str(tmp_path), "target": target}]
-    config = {"services": {"a": {"image": "i", "volumes": mounts}}}
+    config = {"services": {"a": {"image": "i", "volumes": mounts} | more}}
     keys = {"dockerComposeFile": "../compose.yaml", "service": "a", "workspaceFolder": "/work"}
     found = look_up(config, tmp_path, **keys)
     assert [" ".join(each.told[1:]) for each in found if each.absence] == told
