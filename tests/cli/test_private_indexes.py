@@ -168,6 +168,17 @@ def test_the_options_of_the_image_put_a_private_index_before_public_ones(tmp_pat
     assert resolved.stdout.split() == [f"corp=={PRIVATE}", "other==3.0"], resolved.stderr
 
 
+@pytest.mark.parametrize(
+    "line", ["--extra-index-url https://download.pytorch.org/whl/cu121", "--find-links https://data.pyg.org/whl/x.html"]
+)
+def test_with_public_indexes_alone_the_image_takes_the_best_version_of_all(tmp_path, servers, line):
+    project = tmp_path / "project"
+    write(project, {"requirements.txt": f"{line}\nother\n"}, "")
+    done = run(tmp_path, project, "init", ".", *ADA, "--yes", "--no-resolve", public=servers[1].index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "--index-strategy=unsafe-best-match" in (project / ".devcontainer/Dockerfile").read_text()
+
+
 def test_a_private_package_is_never_looked_for_in_the_public_index(tmp_path, servers):
     private, public = servers
     private.wheels.clear()

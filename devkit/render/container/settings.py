@@ -24,7 +24,7 @@ _SAFE_VALUES = {
     "package name": re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
     "limit on versions": re.compile(r"[A-Za-z0-9][\w.,=<>!~+*-]*", re.ASCII),
     "wheel index": re.compile(r"https?://[\w.:/@%+~-]+", re.ASCII),
-    "index option": re.compile(r"--[a-z-]+=(?:[\w.-]+=)?https?://[\w.:/@%+~-]+", re.ASCII),
+    "index option": re.compile(r"--index-strategy=[a-z-]+|--[a-z-]+=(?:[\w.-]+=)?https?://[\w.:/@%+~-]+", re.ASCII),
     "package URL": re.compile(r"[\w.:/@%+~#=&?-]+", re.ASCII),
     "path": re.compile(r"[\w.][\w./+-]*", re.ASCII),
     "digest": re.compile(r"sha256:[0-9a-f]{64}"),
