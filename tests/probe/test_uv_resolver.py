@@ -470,6 +470,25 @@ def test_an_index_for_chosen_packages_is_not_asked_for_others(tmp_path, monkeypa
     assert package_indexes.list_own_indexes() == ("https://b.example/simple", "https://pypi.org/simple")
 
 
+@pytest.mark.parametrize(
+    "text", ['index-url = "https://own/simple"', '[[index]]\nurl = "https://own/simple"\ndefault = true']
+)
+def test_the_default_index_of_uvs_own_file_takes_the_place_of_the_public_one(tmp_path, monkeypatch, text):
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "PIP_INDEX_URL", "HOME"):
+        monkeypatch.setenv(variable, "")
+    (tmp_path / "uv.toml").write_text(text)
+    monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
+    assert package_indexes.list_own_indexes() == ("https://own/simple",)
+
+
+def test_without_the_package_uv_the_one_on_path_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uv", None)
+    program = tmp_path / ("uv.exe" if sys.platform == "win32" else "uv")
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_uv() == str(program)
+
+
 def test_settings_of_pip_and_uv_are_read_from_their_files_and_variables(tmp_path, monkeypatch):
     variables = (*package_indexes._VARIABLES, *package_indexes._OFFLINE)
     for variable in (*variables, "UV_CONFIG_FILE", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME"):
