@@ -18,6 +18,8 @@ PROGRAMS_RUN = ("CTK018", "ENG019")
 """The checks of programs that were run: that one of them cannot is not inferred."""
 _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
+_FAULTS = {("build",): "does-not-build", ("run", "--interactive"): "ends", ("run", "--mount"): "not-writable"}
+"""Faults of a project's containers by how the command of their trial begins."""
 _LONGEST = 200
 _PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")
 _HELP_LINES = (" Container ", " Network ", "Usage:", "Run 'docker", "See '", "time=", "Unable to find image")
@@ -29,8 +31,9 @@ def find_fault(trial: Trial, facts: Facts) -> str:
     if trial.is_timed_out:
         return "too-slow"
     if trial.code != 0:
-        is_build = trial.arguments[:1] == ("build",)
-        return "no-image" if trial.way is Way.IMAGE else "does-not-build" if is_build else "does-not-start"
+        if trial.way is Way.IMAGE:
+            return "no-image"
+        return _FAULTS.get(trial.arguments[:2]) or _FAULTS.get(trial.arguments[:1]) or "does-not-start"
     if not trial.is_for_gpu:
         return ""
     nodes = () if isinstance(trial.device_nodes, Unknown) else trial.device_nodes

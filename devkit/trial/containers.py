@@ -587,9 +587,12 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
         ("image", "inspect", "--format", "{{json .}}", "--", *sorted(wanted)),
         ("ps", "--all", "--format", _OWN),
         ("network", "ls", "--format", "{{.Name}}"),
+        ("volume", "ls", "--format", "{{.Name}}"),
     )
     with ThreadPoolExecutor(len(questions)) as pool:
-        said, listed, there = (each.out for each in pool.map(lambda words: run.ask(*client.command, *words), questions))
+        said, listed, there, volumes = (
+            each.out for each in pool.map(lambda words: run.ask(*client.command, *words), questions)
+        )
     images = _parse_images(said, wanted)
     # The dev container CLI gives the project a different name than Compose; the folder is the same.
     rows = [row.partition("\t") for row in listed.splitlines()]
@@ -617,7 +620,11 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     )
     # Services of one program are one trial.
     host = run.host if client.settings is not None else None
-    found = list_look_ups(run.config, images, facts, host, run.project) if client.heeds_seccomp else ()
+    names = {
+        key for key, each in get_object(run.config, "volumes").items() if get_text(each, "name") in volumes.split()
+    }
+    known = (run.config, images, facts, host, run.project, {*volumes.split(), *names})
+    found = list_look_ups(*known) if client.heeds_seccomp else ()
     look_ups = tuple({each.words or each.told: each for each in found}.values())
     left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))

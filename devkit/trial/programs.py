@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from devkit.facts.model import Facts
 from devkit.facts.project import DevContainer, Project
 from devkit.facts.values import Unknown
-from devkit.probe.documents import get_object, get_objects, get_text, get_texts
+from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.project.devcontainer import LOCAL_FOLDER
 from devkit.trial.project import FILES, name_image
@@ -33,6 +33,8 @@ _BUILTINS = re.compile(
     r"[.:\[]|cd|command|echo|eval|exec|exit|export|false|for|if|kill|read|set|test|true|trap|until|wait|while"
 )
 """Words of a shell that need no file. Source: POSIX, Shell Command Language, 2.14 and 2.9.4; dash(1)."""
+_READS_INPUT = re.compile(r"(?:ba|da|a|z|fi)?sh|(?:i?python|node|ruby|R|julia|lua)[\d.]*")
+"""Programs that read commands from a terminal, and end where there are none."""
 _MAX_SCRIPTS = 100
 _OF_KERNEL = ("/proc/", "/sys/", "/dev/")
 _PATH = re.compile(r"/[^,\"\s]*")
@@ -60,12 +62,17 @@ def name_images(config: Mapping[str, Any], facts: Facts) -> set[str]:
 
 
 def list_look_ups(
-    config: Mapping[str, Any], images: Mapping[str, Mapping[str, Any]], facts: Facts, host: Host | None, folder: str
+    config: Mapping[str, Any],
+    images: Mapping[str, Mapping[str, Any]],
+    facts: Facts,
+    host: Host | None,
+    folder: str,
+    volumes: Collection[str] = (),
 ) -> Iterator[LookUp]:
     """Yield what is to be looked up in the images that are here.
 
     `images` has what the engine says of an image, by its name. `host` is the engine's machine, None if it is another one;
-    `folder` is the project's.
+    `folder` is the project's. `volumes` are those that the engine has, by name.
     """
     for name, service in get_object(config, "services").items():
         image = name_image(config, name)
@@ -78,6 +85,8 @@ def list_look_ups(
         # What it builds, the dev container CLI builds again before it starts.
         if image in images and not image.startswith("-") and "build" not in service:
             yield from _list_users(container, image)
+            yield from _list_volumes(container, service, image, images[image], volumes)
+            yield from _list_ending(container, service, image, images[image])
             if host is not None:
                 yield from _list_workspaces(container, service, image, host, folder)
 
@@ -203,6 +212,58 @@ def _list_users(container: DevContainer, image: str) -> Iterator[LookUp]:
     for each in container.settings:
         if each.name in ("remoteUser", "containerUser") and "$" not in each.value and not container.features:
             yield LookUp(("run", "--user", each.value), (f"--user={each.value}", _SHELL, image))
+
+
+def _list_volumes(
+    container: DevContainer,
+    service: Mapping[str, Any],
+    image: str,
+    of_image: Mapping[str, Any],
+    volumes: Collection[str],
+) -> Iterator[LookUp]:
+    """Yield the places of new volumes, which belong to root unless the image has a folder there to take the owner from."""
+    # A command may change the owner, and a feature may make the folder.
+    if isinstance(container.programs, Unknown) or "chown" in container.programs or container.features:
+        return
+    named = [each.value for each in container.settings if each.name in ("remoteUser", "containerUser")]
+    named += [get_text(each, key) for each in _read_metadata(of_image) for key in ("remoteUser", "containerUser")]
+    user = next(filter(None, (*named, get_text(service, "user"), get_text(of_image, "User"))), "root")
+    if user.partition(":")[0] in ("root", "0") or "$" in user:
+        return
+    mounts = [(each.source, each.target) for each in container.mounts if each.kind == "volume"]
+    own = (each for each in get_objects(service, "volumes") if get_text(each, "type") == "volume")
+    mounts += [(get_text(each, "source"), get_text(each, "target")) for each in own]
+    for source, target in mounts:
+        if source not in volumes and _PATH.fullmatch(target) and "$" not in source + target:
+            place = f"--mount=type=bind,readonly,source=/dev/null,target={target}"
+            fault = f"the volume at {target} will belong to root, because the image {image} lacks the folder; {user} cannot write"
+            yield LookUp(("run", "--mount", target), (place, _SHELL, image), absence=fault)
+
+
+def _read_metadata(of_image: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the settings of dev containers that an image brings, the last first. Source: containers.dev, "Image metadata"."""
+    try:
+        content = parse_json(get_text(get_object(of_image, "Labels"), "devcontainer.metadata") or "[]")
+    except ValueError:
+        return
+    rows = content if isinstance(content, list) else [content]
+    yield from (each for each in reversed(rows) if isinstance(each, dict))
+
+
+def _list_ending(
+    container: DevContainer, service: Mapping[str, Any], image: str, of_image: Mapping[str, Any]
+) -> Iterator[LookUp]:
+    """Yield the shell or interpreter that a dev container starts with nothing to read, so that it ends at once."""
+    said = next((each.value.lower() for each in container.settings if each.name == "overrideCommand"), "")
+    if said == "true" or (not said and not container.compose_files) or service.get("tty") or service.get("stdin_open"):
+        return
+    entrypoint, command = get_texts(service, "entrypoint"), get_texts(service, "command")
+    words = (*(entrypoint or get_texts(of_image, "Entrypoint")), *command)
+    words = words if command or entrypoint else (*words, *get_texts(of_image, "Cmd"))
+    if len(words) == 1 and _READS_INPUT.fullmatch(posixpath.basename(words[0])):
+        name = container.service or image
+        fault = f"its program is {words[0]}, which has no input to read and ends at once"
+        yield LookUp(("run", "--interactive", name), (), absence=fault)
 
 
 def _list_workspaces(

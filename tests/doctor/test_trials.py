@@ -201,6 +201,18 @@ CASES = [
         "error: docker compose up app | docker compose build app",
         "a program without its execute bit in the image",
     ),
+    (
+        "PRJ041",
+        tried(WORKS, replace(own(code=1, err="its program is bash"), arguments=("run", "--interactive", "app"))),
+        "error: stops right after it starts: its program is bash | overrideCommand",
+        "a shell with nothing to read",
+    ),
+    (
+        "PRJ041",
+        tried(WORKS, replace(own(code=1, err="the volume at /data"), arguments=("run", "--mount", "/data"))),
+        "warning: the volume at /data | sudo chown $(id -u):$(id -g) /data",
+        "a new volume without a folder in the image",
+    ),
     ("ENG020", tried(), "passed", "a container that lacks nothing"),
     ("ENG020", healthy(), "skipped", "nothing was tried, so nothing lacks"),
     ("ENG020", lacking("names", "they ask 8.8.8.8"), "warning: 8.8.8.8 | sudoedit", "another DNS server"),

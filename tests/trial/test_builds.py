@@ -115,12 +115,13 @@ def test_programs_that_are_looked_up(service, arguments):
     assert [each.words for each in found] == ([arguments] if arguments else [])
 
 
-def look_up(config, folder=None, **keys):
+def look_up(config, folder=None, of_image=IMAGE, **keys):
     """List what is looked up of a project, with the dev container `keys`; `folder` is None on another machine."""
     facts = without_gpu()
     if keys:
         facts = changed(facts, {"project": read(folder, files_of(dev=json.dumps(keys)))})
-    return [*list_look_ups(config, {"i": IMAGE, "-v": IMAGE}, facts, LocalHost() if folder else None, str(folder))]
+    images = {"i": of_image, "-v": of_image}
+    return [*list_look_ups(config, images, facts, LocalHost() if folder else None, str(folder), {"old"})]
 
 
 def test_a_name_of_an_image_is_never_an_option():
@@ -172,6 +173,58 @@ def test_the_user_and_the_folder_of_a_dev_container_are_looked_up_in_its_image(t
     keys = json.loads(json.dumps(keys).replace("PROJECT", tmp_path.name))
     found = [" ".join(each.told[1:]) for each in look_up({}, tmp_path, **keys)]
     assert found == [each.replace("PROJECT", tmp_path.name) for each in told]
+
+
+METADATA = json.dumps([{"remoteUser": "vscode"}, {"id": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("of_image", "keys", "told"),
+    [
+        ({"User": "me"}, {}, ["/data"]),
+        ({"Labels": {"devcontainer.metadata": METADATA}}, {}, ["/data"]),
+        ({"Labels": {"devcontainer.metadata": "{"}}, {"remoteUser": "me"}, ["/data"]),
+        ({"User": "me"}, {"remoteUser": "root"}, []),
+        ({}, {}, []),
+        ({"User": "me"}, {"mounts": ["source=old,target=/data,type=volume"]}, []),
+        ({"User": "me"}, {"mounts": ["source=${devcontainerId},target=/data,type=volume"]}, []),
+        ({"User": "me"}, {"mounts": ["source=/data,target=/data,type=bind"]}, []),
+        ({"User": "me"}, {"postCreateCommand": "sudo chown me /data"}, []),
+        ({"User": "me"}, {"features": {"x": {}}}, []),
+    ],
+)
+def test_a_new_volume_belongs_to_root_unless_the_image_has_the_folder(tmp_path, of_image, keys, told):
+    keys = {"image": "i", "mounts": ["source=new,target=/data,type=volume"], **keys}
+    found = look_up({}, tmp_path, of_image, **keys)
+    assert [each.told[-1] for each in found if each.told[1] == "--mount"] == told
+    assert all(f"source=/dev/null,target={each}" in words for each in told for words in [found[-1].words[0]])
+
+
+@pytest.mark.parametrize(
+    ("of_image", "service", "keys", "ends"),
+    [
+        ({"Cmd": ["bash"]}, {}, {}, True),
+        ({"Entrypoint": ["/usr/bin/python3.12"]}, {}, {}, True),
+        ({"Cmd": ["bash"]}, {"tty": True}, {}, False),
+        ({"Cmd": ["bash"]}, {"stdin_open": True}, {}, False),
+        ({"Cmd": ["bash"]}, {"command": ["sleep", "infinity"]}, {}, False),
+        ({"Cmd": ["bash"]}, {"entrypoint": ["serve"]}, {}, False),
+        ({"Cmd": ["bash"], "Entrypoint": ["/start"]}, {}, {}, False),
+        ({"Cmd": ["bash"]}, {}, {"overrideCommand": True}, False),
+        ({"Cmd": ["bash"]}, {"build": {"context": "."}}, {}, False),
+        ({"Cmd": ["serve"]}, {}, {}, False),
+    ],
+)
+def test_a_shell_without_input_ends_a_dev_container_of_compose(tmp_path, of_image, service, keys, ends):
+    keys = {"dockerComposeFile": "../compose.yaml", "service": "a", **keys}
+    found = look_up({"services": {"a": {"image": "i"} | service}}, tmp_path, of_image, **keys)
+    assert [each.told[-1] for each in found if each.told[1] == "--interactive"] == ["a"] * ends
+
+
+@pytest.mark.parametrize(("said", "ends"), [(False, True), (True, False), (None, False)])
+def test_a_dev_container_of_an_image_keeps_running_unless_told_otherwise(tmp_path, said, ends):
+    found = look_up({}, tmp_path, {"Cmd": ["bash"]}, image="i", **({} if said is None else {"overrideCommand": said}))
+    assert bool([each for each in found if each.told[1] == "--interactive"]) is ends
 
 
 @pytest.mark.parametrize(
