@@ -274,13 +274,15 @@ def plan_with_imports(
     from devkit.solver.plan import Conflict
 
     added, imports = add(project, is_for_work=without is not None)
-    while isinstance(planned := plan(added.dependencies, added.root, added.settings), Conflict):
+    while isinstance(planned := plan(added.dependencies, added.root, added.settings, is_last=False), Conflict):
         named = {canonicalize_name(name) for each in planned.blockers for name in re.findall(r"[\w.-]+\w", each.says)}
         packages, own = added.settings.packages, project.settings.packages
         kept = tuple(each for each in packages if each in own or _find_name(each) not in named)
         if kept == packages:
             break
         added = project.with_settings(replace(project.settings, packages=kept))
+    if without is None and isinstance(planned, Conflict):
+        planned = plan(added.dependencies, added.root, added.settings)
     if without is None or not isinstance(planned, Conflict):
         return added, imports, planned
     chosen = sorted(project.settings.extras, key=lambda extra: canonicalize_name(extra) not in named)
@@ -339,7 +341,8 @@ def add_certain(
         more = _add_packages(project, found)
         if more is project:
             break
-        planned = plan_with_packages(request, more.dependencies, more.root, more.settings, no_resolve=no_resolve)
+        attempt = partial(plan_with_packages, request, no_resolve=no_resolve, is_last=False)
+        planned = attempt(more.dependencies, more.root, more.settings)
         if not isinstance(planned, Conflict) and (planned.as_of or not plan.as_of):
             return more.for_plan(planned), planned
     return project, plan

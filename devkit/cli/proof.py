@@ -45,10 +45,14 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
         says.append(f"the build requirements of {join_some(unknown)} were not read")
     if found.unread:
         says.append(f"the requirements of {format_count(len(found.unread), 'package')} not checked")
-    return "; ".join(("resolved", *says, *_list_imports(root, dependencies, found)))
+    aside = [*(each.partition("==")[0] for each in plan.overrides), *found.absent]
+    unmet = (
+        f", but {format_count(len(aside), 'requirement')} cannot be met as written: {join_some(aside)}" if aside else ""
+    )
+    return "; ".join((f"resolved{unmet}", *says, *_list_imports(root, dependencies, plan, found)))
 
 
-def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> list[str]:
+def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved) -> list[str]:
     """List the imports that no resolved wheel provides, or say that there are none, or that this was not checked."""
     from devkit.probe.dependencies.imports import find_unprovided_imports, parse_program, read_programs
     from devkit.probe.host import LocalHost
@@ -63,7 +67,8 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
         return ["imports not checked: the index does not list the contents of wheels"]
     unread += [need.name for need in dependencies.needs if need.url] + [each.name for each in dependencies.conda]
     # What cannot be read may bring the module of its name, and those that the tables know.
-    provided = {name.replace("-", "_") for name in (*unread, *TORCH_FAMILY)} | {*_OF_TORCH}
+    of_torch = [name for name in TORCH_FAMILY if name in plan.resolved]
+    provided = {name.replace("-", "_") for name in (*unread, *of_torch)} | {*(_OF_TORCH if plan.torch else ())}
     provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
     provided = provided.union(*modules.values())
     programs = list(read_programs(files, is_library=True))
@@ -75,4 +80,4 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
         doubt += f", Python {'.'.join(map(str, sys.version_info[:2]))} cannot parse {join_some(unparsed)}"
     if missing:
         return [f"{format_count(len(missing), 'import')} not found: {join_some(missing)}{doubt}"]
-    return [f"the plan provides every import of its programs{doubt}"]
+    return [f"every import of the programs has a package{doubt}; nothing was run (--prove)"]

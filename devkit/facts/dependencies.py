@@ -396,8 +396,9 @@ class ResolutionRequest:
     """A request to resolve the project's requirements and these, for one Python and machine.
 
     `constraints` limit versions and install nothing, `requirements` are installed too. `glibc` is that of the image, ""
-    where it is unknown. `relaxed` are packages whose versions in the project's files do not count. With `is_alone` none
-    of these files does, and without `follows` only the requirements themselves are resolved, not what they need.
+    where it is unknown. `relaxed` are packages whose versions in the project's files do not count, `absent` those that are
+    left out. With `is_alone` none of these files counts, and without `follows` only the requirements themselves are
+    resolved, not what they need.
     `as_of` is the day by which packages must have been released, but for those named in `undated`; "" for any.
     """
 
@@ -407,6 +408,7 @@ class ResolutionRequest:
     constraints: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     relaxed: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     is_alone: bool = False
     follows: bool = True
     as_of: str = ""
@@ -446,7 +448,7 @@ class Resolved:
     builds: tuple[SourceBuild, ...] = ()
     """How the packages of `from_source` are built, as far as their source distributions could be read."""
     absent: tuple[str, ...] = ()
-    """Packages that were left out, because the index has them for other systems alone."""
+    """Packages that were left out, because the index does not have them for Linux."""
 
 
 @dataclass(frozen=True)

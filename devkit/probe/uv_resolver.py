@@ -192,7 +192,7 @@ class UvResolver:
                     self._known.update(_list_unbuilt(uv))
                     self._ends_at = time.monotonic() + self._deadline_s
             command = [uv, *self._write_inputs(folder, wanted)]
-            absent: set[str] = set()
+            absent = {*wanted.absent}
             for _ in range(MAX_SOURCE_DISTRIBUTIONS):
                 # Others that are resolved at the same time add to what is known.
                 given = self._known.copy()

@@ -28,6 +28,7 @@ def plan_with_packages(
     *,
     no_resolve: bool = False,
     is_check: bool = False,
+    is_last: bool = True,
     show_status: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> Plan | Conflict:
     """Plan the project in the folder `root`, with its packages as uv resolves them.
@@ -35,18 +36,18 @@ def plan_with_packages(
     Without a devkit.toml, and with code that was not changed for long, they are those of its last change.
     With `is_check`, and wherever uv finds no answer, those count that devkit.lock holds of the same requirements.
     `show_status` shows a line while it runs. Where the project's guide asks for what does not fit, the project counts
-    without it.
+    without it. Unless `is_last`, a conflict names no nearest plan, and nothing that could not be installed is set aside.
     """
     prepare = partial(_prepare, request, root=root, settings=settings, no_resolve=no_resolve, is_check=is_check)
     with show_status("uv resolves the packages"), ExitStack() as stack:
         other = dependencies.without_guide
         plan = prepare(dependencies, stack=stack)
-        answer = plan(wants_nearest=other is None)
+        answer = plan(wants_nearest=is_last and other is None)
         if other is None or not isinstance(answer, Conflict):
             return answer
         without = prepare(other, stack=stack)(wants_nearest=False)
         if isinstance(without, Conflict):
-            return plan()
+            return plan() if is_last else answer
     says = f"{dependencies.because}, which does not fit: {answer.blockers[0].says}"
     reason = Reason(GUIDE, "left out", says, dependencies.because.partition(" ")[0], RowConfidence.CONFIRMED)
     return replace(without, reasons=(*without.reasons, reason), warnings=(*without.warnings, f"not taken: {says}"))

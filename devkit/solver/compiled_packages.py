@@ -61,8 +61,10 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
     ]
     found += [_plan_local_build(build, rows.get(build.name), plan) for build in _list_builds(dependencies)]
     absent = plan.resolution.absent if isinstance(plan.resolution, Resolved) else ()
-    says = "the package index has no Linux file for it"
-    found += [CompiledPackage(name, CompileMode.LEFT_OUT, says, "uv") for name in absent]
+    for name in absent:
+        required = f"{needs[name].origin} requires it, but " if name in needs else ""
+        says = f"{required}the package index does not have it for Linux"
+        found.append(CompiledPackage(name, CompileMode.LEFT_OUT, says, "uv"))
     compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) and each.uses_torch for each in found)
     own_build = dependencies.cuda_build if plan.torch else ""
     is_wanted = NVCC in problem.request.features or bool(own_build)

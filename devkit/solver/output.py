@@ -44,6 +44,7 @@ class PlanDocument:
     packages: Mapping[str, str]
     from_project: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
     limits: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
+    overrides: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
     resolved_from: str | None = field(default=None, metadata=MAY_LACK)
     framework: Framework
     additions: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
@@ -129,6 +130,7 @@ def build_plan_document(plan: Plan) -> PlanDocument:
         packages=plan.versions,
         from_project=tuple(name for name, _ in plan.project_packages) or None,
         limits=plan.limits or None,
+        overrides=plan.overrides or None,
         resolved_from=plan.resolved_from or None,
         additions=plan.additions or None,
         capabilities=plan.capabilities if plan.framework is Framework.CUDA else None,

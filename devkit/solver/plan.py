@@ -179,7 +179,7 @@ class Plan:
     `packages` are those that the image installs for the plan itself, with exact versions, torch included.
     `project_packages` are those that the project names, as uv resolved them; the image installs the project's own files,
     and keeps to `limits`. `resolution` is uv's whole answer, Unknown where the packages were not checked, None where
-    there was nothing to resolve.
+    there was nothing to resolve. `overrides` are versions that the image installs in place of those that the project requires.
     For a different framework than torch, `torch`, `variant` and `torch_index` are "", `additions` are requirements that
     bring it its CUDA libraries, and `cuda` is that of nvcc or of these.
     `cuda` and `rocm` are what torch is built with, None for neither. `gpu_request` is "all" for NVIDIA's, "rocm" or
@@ -209,6 +209,7 @@ class Plan:
     capabilities: tuple[str, ...] = ()
     project_packages: tuple[tuple[str, str], ...] = ()
     limits: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     resolution: Resolved | Unknown | None = None
     resolved_from: str = ""
     """The SHA-256 of the requirements that were resolved, by which devkit.lock knows them again."""

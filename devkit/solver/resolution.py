@@ -6,7 +6,7 @@ it calls, and no metadata says so: requests as of a day are limited to the versi
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -82,6 +82,8 @@ _BOUND = re.compile("==|<|~=")
 _NOT_FOUND = "was not found in the package registry"
 AT_ONCE = 3
 """Pythons that are resolved for at the same time, once the first has no resolution."""
+MAX_SET_ASIDE = 3
+"""Rounds of setting requirements aside that nobody could install together."""
 MAX_OTHER_PYTHONS = 2
 """Pythons in which wheels are looked for that the plan's own lacks."""
 
@@ -99,10 +101,9 @@ def plan_project(
 
     `resolve` is Unknown where the packages are not to be resolved. `recorded` is an earlier plan for the same
     requirements, whose versions are taken if nothing newer is known. Without `wants_nearest`, a conflict does not name the
-    nearest plan that fits. Where packages of the requested day do not fit together or cannot be resolved, the plan has the newest, and
-    says so.
+    nearest plan that fits, and nothing is set aside: otherwise a plan without what nobody could install is the last resort, and
+    names it. Where packages of the requested day do not fit together or cannot be resolved, the plan has the newest, and says so.
     """
-    newest = replace(request, as_of="")
     if recorded and dependencies.guide_python and not satisfies(recorded.python, dependencies.guide_python.specifier):
         # What a project has been planned with stays.
         dependencies = replace(dependencies, guide_python=None)
@@ -112,8 +113,23 @@ def plan_project(
         tables=tables,
         resolve=resolve,
         recorded=recorded,
-        wants_nearest=wants_nearest,
     )
+    answer = _plan_days(request, dependencies, tables, plan, recorded)
+    if not (wants_nearest and isinstance(answer, Conflict) and answer.blockers[0].rule == RULE):
+        return answer
+    aside = _plan_days(request, dependencies, tables, partial(plan, sets_aside=True), recorded)
+    return aside if isinstance(aside, Plan) else plan(replace(request, as_of=""), wants_nearest=True)
+
+
+def _plan_days(
+    request: Request,
+    dependencies: Dependencies,
+    tables: Tables,
+    plan: Callable[[Request], Plan | Conflict],
+    recorded: Plan | None,
+) -> Plan | Conflict:
+    """Plan with the packages of the requested day, and with the newest where those do not fit."""
+    newest = replace(request, as_of="")
     if request.as_of in ("", LATEST) or dependencies.is_locked or not dependencies.asks_for_packages:
         for guide in _list_guide_pythons(request, dependencies, tables, day=tables.as_of):
             answer = plan(replace(newest, constraints=(*newest.constraints, guide)))
@@ -139,7 +155,8 @@ def _plan(
     tables: Tables,
     resolve: Resolve | Unknown,
     recorded: Plan | None,
-    wants_nearest: bool,
+    wants_nearest: bool = False,
+    sets_aside: bool = False,
 ) -> Plan | Conflict:
     """Plan a project once, with the packages of the request's day."""
     plan = solve_project(request, dependencies, tables)
@@ -151,12 +168,14 @@ def _plan(
     if search.dependencies.is_locked:
         return search.finish(plan, search.read_lock(resolve, recorded))
     found: Plan | Conflict | Unknown = (
-        resolve if isinstance(resolve, Unknown) else search.run(resolve, wants_nearest=wants_nearest)
+        resolve
+        if isinstance(resolve, Unknown)
+        else search.run(resolve, wants_nearest=wants_nearest, sets_aside=sets_aside)
     )
     if plan.framework is Framework.NONE and _brings_torch(found, recorded):
         # A package that the project asks for needs torch: so the tables choose its build.
         request = replace(request, framework=Framework.TORCH)
-        return _plan(request, dependencies, tables, resolve, recorded, wants_nearest)
+        return _plan(request, dependencies, tables, resolve, recorded, wants_nearest, sets_aside)
     if not isinstance(found, Unknown):
         return found
     return (search.take(recorded) if recorded else None) or search.leave_unchecked(found)
@@ -185,13 +204,20 @@ class _Search:
     """The search for the versions of one project. `plan` is what the tables choose alone."""
 
     def __init__(
-        self, request: Request, dependencies: Dependencies, tables: Tables, plan: Plan, relaxed: tuple[str, ...] = ()
+        self,
+        request: Request,
+        dependencies: Dependencies,
+        tables: Tables,
+        plan: Plan,
+        relaxed: tuple[str, ...] = (),
+        absent: tuple[str, ...] = (),
     ) -> None:
         self._request = request
         self._all = dependencies
         self._tables = tables
         self._plan = plan
         self._relaxed = relaxed
+        self._absent = absent
         self.dependencies = select_torch_build(dependencies, plan)
         self._adds_packages = request.adds_packages and not self.dependencies.asks_for_packages
         self.has_packages = bool(plan.packages or plan.additions or self.dependencies.asks_for_packages)
@@ -211,14 +237,68 @@ class _Search:
         self._varying: set[str] = set()
         """Packages that have another version on another processor."""
 
-    def run(self, resolve: Resolve, *, wants_nearest: bool) -> Plan | Conflict | Unknown:
+    def run(self, resolve: Resolve, *, wants_nearest: bool, sets_aside: bool) -> Plan | Conflict | Unknown:
         """Resolve; a refusal becomes a conflict, which names the nearest plan where one is wanted."""
         found = self.resolve(resolve)
         if isinstance(found, Refused) and self._torch_bounds:
             # These machines run no torch that is old enough. What is installed then says so, and can be patched.
             self._torch_bounds = ()
             found = self.resolve(resolve)
+        if isinstance(found, Refused) and sets_aside:
+            found = self._set_aside(found, resolve)
         return self._refuse(found, resolve if wants_nearest else None) if isinstance(found, Refused) else found
+
+    def _set_aside(self, refusal: Refused, resolve: Resolve) -> Plan | Refused:
+        """Resolve without names that the index does not have, and with other versions of what rules each other out.
+
+        What the request itself asks for stays. So do the requirements of a project with its own indexes, which may have
+        private packages.
+        """
+        asked = self._request
+        if asked.pins or asked.torch or asked.python or any(each.needs_consent for each in self.dependencies.indexes):
+            return refusal
+        search, last = self, refusal
+        for _ in range(MAX_SET_ASIDE):
+            names = dict.fromkeys(need.name for need in self._needs if need.name not in TORCH_FAMILY)
+            missing = [name for name in names if last.mentions(f"{name} {_NOT_FOUND}")]
+            if missing:
+                tries = [search._vary(absent=missing)]
+            else:
+                bounded = {need.name for need in self._needs if need.specifier and last.mentions(need.name)}
+                # What another package depends on gives way first: the other is nearer to what the project calls.
+                order = sorted(bounded - {*search._relaxed}, key=lambda name: f"depends on {name}" not in last.details)
+                tries = [search._vary(relaxed=[name]) for name in order]
+            further: list[tuple[_Search, Refused]] = []
+            for each in tries:
+                found = each.resolve(resolve)
+                if isinstance(found, Plan):
+                    resolved = found.resolved
+                    relaxed = (name for name in each._relaxed if name in resolved)
+                    return each._override(found, tuple(f"{name}=={resolved[name]}" for name in relaxed))
+                if isinstance(found, Unknown):
+                    return refusal
+                if found.reason != last.reason:
+                    further.append((each, found))
+            if not further:
+                return refusal
+            search, last = further[0]
+        return refusal
+
+    def _vary(self, *, relaxed: Iterable[str] = (), absent: Iterable[str] = ()) -> "_Search":
+        """Return the same search with more requirements set aside."""
+        more = ((*self._relaxed, *relaxed), (*self._absent, *absent))
+        return _Search(self._request, self._all, self._tables, self._plan, *more)
+
+    def _override(self, plan: Plan, overrides: tuple[str, ...]) -> Plan:
+        """Return the plan with versions that take the place of those that the project requires."""
+        needs = {need.name: need for need in reversed(self._needs) if need.specifier}
+        says = [
+            f"{needs[name].origin} requires {name}{needs[name].specifier}, which cannot be installed with the rest: the image"
+            f" gets {name} {version} instead"
+            for name, _, version in (each.partition("==") for each in overrides)
+            if name in needs
+        ]
+        return replace(plan, overrides=overrides, warnings=(*says, *plan.warnings))
 
     def resolve(self, resolve: Resolve) -> Plan | Refused | Unknown:
         """Resolve for the plan's Python, or for another where none is requested: old packages lack wheels for new ones."""
@@ -276,7 +356,7 @@ class _Search:
             return None
         for name in ("torch", PYTHON) if fitted.torch else (PYTHON,):
             fitted = explain_field(fitted, name, recorded.because(name))
-        return self.finish(fitted, found, recorded.limits)
+        return self._override(self.finish(fitted, found, recorded.limits), recorded.overrides)
 
     def leave_unchecked(self, reason: Unknown) -> Plan:
         """Return the plan of the tables, which says that the project's packages were not resolved.
@@ -521,6 +601,7 @@ class _Search:
             constraints=(*constraints, *self._wheel_limits, *python_limits, *self._torch_bounds),
             requirements=tuple(requirements),
             relaxed=self._relaxed,
+            absent=self._absent,
             as_of=self._request.as_of,
             undated=(*(self._undated or ()), *self._gone),
         )
@@ -659,9 +740,13 @@ class _Search:
     def _list_relaxed(self, refusal: Refused) -> Iterator[tuple["_Search", Callable[[Plan], str]]]:
         """List searches with one part of the request less, or one version in the project's files, and what to change."""
         request = self._request
-        pins = [name for name, _ in request.pins]
+
+        def format_pins(plan: Plan) -> str:
+            pinned = [(name, plan.resolved.get(name)) for name, _ in request.pins]
+            return " ".join(f"--pin {name}=={version}" for name, version in pinned if version)
+
         parts: tuple[tuple[Request, Callable[[Plan], str]], ...] = (
-            (replace(request, pins=()), lambda plan: " ".join(f"--pin {name}=={plan.versions[name]}" for name in pins)),
+            (replace(request, pins=()), format_pins),
             (replace(request, torch=None), lambda plan: f"--torch {plan.torch}+{plan.variant}"),
             (replace(request, python=None), lambda plan: f"--python {plan.python}"),
         )

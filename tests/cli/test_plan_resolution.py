@@ -153,16 +153,31 @@ def test_of_the_extras_that_programs_import_only_that_is_left_out_which_does_not
 
 
 @pytest.mark.full
-def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
+def test_a_version_that_fits_nothing_else_gives_way_and_the_image_installs_the_other(project, index):
     requirements(project, "transformers==4.44.2\nhuggingface-hub==2.4.0\n")
-    done = run_with_index(project, "plan", *ADA, index=index)
+    done = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = " ".join(done.stdout.split())
+    assert first.startswith("resolved, but 1 requirement cannot be met as written: huggingface-hub")
+    assert "requirements.txt:2 requires huggingface-hub==2.4.0" in first
+    dockerfile = (project / ".devcontainer/Dockerfile").read_text()
+    assert "--override=/mnt/work/overrides.txt --constraint=/mnt/constraints.txt" in dockerfile
+    (override,) = re.findall(r"printf '%s\\n' (huggingface-hub==\S+) > /mnt/work/overrides.txt", dockerfile)
+    assert f"{override}\n" in re.sub(r" --hash=\S+", "", (project / ".devcontainer/constraints.txt").read_text())
+    assert run_with_index(project, "update", "--check", index=index).returncode == 0
+
+
+@pytest.mark.full
+def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
+    requirements(project, "transformers==4.44.2\n")
+    contradiction = ("--pin", "huggingface-hub==2.4.0")
+    done = run_with_index(project, "plan", *ADA, *contradiction, index=index)
     assert done.returncode == 1
     said = " ".join(done.stdout.split())
     assert "uv Python 3.12: " in said
     assert "huggingface-hub<1" in said
-    assert "change requirements.txt:" in said
-    assert "--ignore-dependencies" in said
-    refused = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
+    assert "Pass: --pin huggingface-hub==" in said
+    refused = run_with_index(project, "init", ".", *ADA, *contradiction, "--yes", index=index)
     assert refused.returncode == 1
     assert sorted(path.name for path in project.iterdir()) == ["requirements.txt"]
     assert run_with_index(project, "plan", *ADA, "--ignore-dependencies", "--no-resolve", index=index).returncode == 0

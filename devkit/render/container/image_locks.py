@@ -136,13 +136,14 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
     """
     lines = {requirement for requirement, _ in list_added_packages(plan, settings)}
     lines.update(f"{name}=={version}" for name, version in plan.packages if name == "torch")
+    overrides = {each.partition("==")[0]: each for each in plan.overrides}
     for need in select_requirements_to_lock(plan, settings):
         if need.url and not need.url.startswith("https://"):
             raise DevkitError(
                 f"{need.origin} takes {need.name} from a source without a hash, so it cannot be locked",
                 "Use an index or an https archive, or lock only the image: devkit init --lock-only image",
             )
-        lines.add(need.text)
+        lines.add(overrides.get(need.name, need.text))
     constraints = {
         f"{need.name}{need.specifier}" for need in select_constraints(settings.dependencies) if not need.marker
     }

@@ -157,9 +157,10 @@ class ProjectInstallCommands:
     `files` are bind-mounted from the project's folder. `written` are words of the shell, requirements of files that
     no installer can read alone, and `written_from` a comment with their places. `siblings` are requirements of
     packages that are built for one torch, `sibling_source` the options of their index. `export` writes the packages
-    of a lock, except `excluded`, which others bring. `requirements` are the installer's options, `has_sources` says
-    whether a list among them may bind torch to an index, `uses_scratch` whether the step writes files; `has_limits`
-    says whether there is a file of constraints, and `build_limits` are words of the shell, those on what builds a
+    of a lock, except `excluded`, which others bring. `overrides` replace versions that the files require. `requirements`
+    are the installer's options, `has_sources` says whether a list among them may bind torch to an index, `uses_scratch`
+    whether the step writes files; `has_limits` says whether there is a file of constraints, and `build_limits` are words
+    of the shell, those on what builds a
     source distribution. `additions` are requirements that bring a framework its CUDA.
     """
 
@@ -170,6 +171,7 @@ class ProjectInstallCommands:
     siblings: str = ""
     sibling_source: str = ""
     export: str = ""
+    overrides: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     has_sources: bool = False
@@ -228,10 +230,11 @@ def build_project_install_commands(
         siblings=" ".join(f'"{text}"' for text in siblings),
         sibling_source=f"{index}{'--no-deps ' if export else ''}",
         export=export,
+        overrides=tuple(require_safe("limit on versions", each) for each in plan.overrides),
         excluded=excluded,
         requirements=requirements,
         has_sources=any(path.endswith(".toml") for path in found.lists),
-        uses_scratch=bool(written or export or excluded),
+        uses_scratch=bool(written or export or excluded or plan.overrides),
         has_limits=has_constraints(plan, settings) and not export,
         build_limits=_fold(limits) if requirements else "",
         additions=" ".join(f'"{require_safe("requirement", text)}"' for text in plan.additions),
