@@ -594,11 +594,15 @@ class _Search:
         """Build the request for the first processor of the plan."""
         glibc = find_image(plan.base_image, build_problem(self._request, self._tables)).glibc
         python_limits = list_python_limits(plan.python, self._tables) if plan.torch else {}
+        # Packages that build with an old setuptools import its pkg_resources, too.
+        named = {need.name for need in self._needs}
+        limits = (row.requirement for row in self._tables.stack.build_limits if row.is_general)
+        general = (each for each in limits if each.partition("<")[0] not in named)
         return ResolutionRequest(
             python=plan.python,
             machine=plan.architectures[0],
             glibc=str(glibc or ""),
-            constraints=(*constraints, *self._wheel_limits, *python_limits, *self._torch_bounds),
+            constraints=(*constraints, *self._wheel_limits, *python_limits, *self._torch_bounds, *general),
             requirements=tuple(requirements),
             relaxed=self._relaxed,
             absent=self._absent,

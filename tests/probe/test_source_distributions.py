@@ -31,6 +31,10 @@ def read(files: dict[str, str]) -> dict[str, str]:
         ({"setup.py": "def ext():\n    import numpy, yaml\n"}, {"module numpy": "setup.py:2"}),
         ({"setup.py": "try:\n    import numpy\nexcept ImportError:\n    numpy = None\n"}, {}),
         (
+            {"setup.py": "try:\n    from pip._internal.req import x\nexcept ImportError:\n    from pip.req import x\n"},
+            {"module pip": "setup.py:2"},
+        ),
+        (
             {"setup.py": "try:\n    import numpy\nexcept ImportError:\n    raise SystemExit(1)\n"},
             {"module numpy": "setup.py:2"},
         ),

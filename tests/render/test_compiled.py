@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from devkit.compat.version_tables import RowConfidence
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
     Dependencies,
@@ -22,7 +23,7 @@ from devkit.render.container.devcontainer import render_devcontainer_json
 from devkit.render.container.image import render_dockerfile
 from devkit.render.container.image_locks import collect_lock_requirements
 from devkit.render.container.settings import ContainerSettings, FromIndex
-from devkit.solver.plan import FROM_WHEELS, CompiledPackage, CompileMode
+from devkit.solver.plan import AS_OF, FROM_WHEELS, CompiledPackage, CompileMode, Reason
 
 from .plans import CPU_PLAN, GPU_PLAN
 
@@ -85,7 +86,7 @@ def test_it_is_installed_without_isolation_after_all_others():
     assert "no-build-isolation-package=flash-attn" in order[places[-1]]
     assert "printf '%s\\n' flash-attn > /mnt/work/excluded.txt" in step("/mnt/project/requirements.txt", CUDA_PLAN)
     assert last.endswith('"flash-attn>=2.5"')
-    assert '"setuptools" "wheel" "packaging" "ninja" "psutil"' in last
+    assert '"setuptools<82" "wheel" "packaging" "ninja" "psutil"' in last
     assert 'FLASH_ATTN_CUDA_ARCHS="80"' in last
 
 
@@ -202,9 +203,18 @@ def test_a_gcc_that_cuda_takes_stands_in_for_a_newer_one():
     assert "g++-11" not in render_dockerfile(replace(plan, base_image="ubuntu:22.04"), SETTINGS)
 
 
+def test_what_builds_old_packages_without_isolation_keeps_to_the_limits_of_their_day():
+    day = Reason(AS_OF, "2022-08-01", "", "", RowConfidence.CONFIRMED)
+    own = replace(OWN, requires=("cython", "numpy", "wheel>=0.37"))
+    plan = replace(CPU_PLAN, compiled=(own,), reasons=(*CPU_PLAN.reasons, day))
+    assert '"cython<3" "numpy<2" "wheel>=0.37"' in step('"cython', plan)
+    plan = replace(plan, project_packages=(("cython", "3.1"),))
+    assert '"cython" "numpy<2"' in step('"cython', plan)
+
+
 def test_the_project_itself_finds_its_build_requirements_in_the_image():
     plan = replace(CPU_PLAN, compiled=(OWN,))
-    assert step('"numpy>=2"', plan).endswith('"setuptools" "wheel" "packaging" "ninja" "numpy>=2"')
+    assert step('"numpy>=2"', plan).endswith('"setuptools<82" "wheel" "packaging" "ninja" "numpy>=2"')
     assert "; uv pip install --no-build-isolation --no-deps --editable . || " in command(plan)
 
 

@@ -207,7 +207,13 @@ def test_packages_that_are_built_for_one_torch_come_from_its_index():
     (run,) = instructions(made(LIST, torch_index="https://t.example.org/whl")["Dockerfile"], '"torchvision')
     assert "--default-index=https://t.example.org/whl/cu130 " in run
     (run,) = instructions(made(UV)["Dockerfile"], '"torchaudio')
-    assert '--no-deps torch==2.13.0 "torchaudio==2.13.0"' in run
+    assert 'torch==2.13.0 "torchaudio==2.13.0"' in run
+    for text in (LIST, UV):
+        # torch's index has old releases of what they need.
+        (run,) = instructions(made(text)["Dockerfile"], 'torch==2.13.0 "torch')
+        assert "--no-deps" in run
+    (run,) = instructions(made(LIST)["Dockerfile"], "--requirement=/mnt/project")
+    assert " 'torchvision>=0.20,<1'" in run
     assert not instructions(made(TABLE)["Dockerfile"], '"torch')
 
 

@@ -79,7 +79,9 @@ def plan(dependencies, uv, *, recorded=None, machines=(ADA,), **requested):
 
 def limits_of(request) -> tuple[str, ...]:
     """Return the constraints of a request but for those of wheels, which tests/solver/test_cuda_wheels.py is about."""
-    return tuple(line for line in request.constraints if not line.startswith(("vllm", "sgl", "torchcodec")))
+    return tuple(
+        line for line in request.constraints if not line.startswith(("vllm", "sgl", "torchcodec", "setuptools"))
+    )
 
 
 def test_torch_is_what_uv_chose_and_its_build_what_the_machine_runs():
@@ -266,6 +268,13 @@ def test_a_torchvision_that_is_bound_binds_torch():
     plan(project("torchvision==0.21.0"), uv)
     assert uv.requests[0].requirements == ("torchvision==0.21.0",)
     assert len(uv.requests) == 1
+
+
+@pytest.mark.parametrize("own", [(), ("setuptools==82",)])
+def test_pkg_resources_stays_unless_the_project_names_setuptools(own):
+    uv = Uv(resolved("torch==2.13.0"))
+    plan(project("old", *own), uv)
+    assert ("setuptools<82" in uv.requests[0].constraints) is not bool(own)
 
 
 def test_what_only_the_tables_know_becomes_a_limit():

@@ -240,8 +240,19 @@ def _is_optional(node: ast.AST) -> bool:
     """Return whether a statement's failure is caught, and does not end the build with another error."""
     if not isinstance(node, ast.Try) or not node.handlers:
         return False
+    # Either form of `from pip._internal.req import x` and `from pip.req import x` needs pip.
+    if {*_list_tops(node.body)} & {*_list_tops(part for each in node.handlers for part in each.body)}:
+        return False
     ends = (each for handler in node.handlers for part in handler.body for each in ast.walk(part))
     return not any(isinstance(each, ast.Raise) or getattr(each, "attr", "") == "exit" for each in ends)
+
+
+def _list_tops(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for each in body:
+        if isinstance(each, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
+            yield each.module.partition(".")[0]
 
 
 def _list_setup_requires(tree: ast.Module) -> Iterator[str]:

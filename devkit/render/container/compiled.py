@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import RequirementRole
 from devkit.render.container.settings import ContainerSettings, require_safe
@@ -67,7 +68,13 @@ def build_compile_commands(plan: Plan, settings: ContainerSettings) -> CompileCo
     compiled = [each for each in plan.compiled if each.mode is CompileMode.COMPILED]
     names = tuple(each.name for each in required if each.mode is CompileMode.COMPILED)
     requires = [*_HELPERS, *(line for each in compiled for line in each.requires)] if compiled else []
-    lines = (re.sub(r"\s+", "", line.partition(";")[0]) for line in requires)
+    lines = [re.sub(r"\s+", "", line.partition(";")[0]) for line in requires]
+    # An isolated build would keep to the same limits.
+    limits = {re.split("[<>=]", each)[0]: each for each in list_build_limits(plan)}
+    lines = [
+        line if canonicalize_name(line) in plan.resolved else limits.get(canonicalize_name(line), line)
+        for line in lines
+    ]
     cuda = ".".join(require_safe("version", plan.cuda).split(".")[:2]) if plan.cuda else ""
     is_copied = plan.nvcc not in ("", FROM_WHEELS, plan.base_image)
     # CUDA takes a gcc up to some version; where the system's own is not newer there is no row.
@@ -107,6 +114,13 @@ def _list_requirements(plan: Plan, settings: ContainerSettings) -> Iterator[str]
             continue
         specifiers = (limit.specifier for limit in limits if limit.name == package.name)
         yield shown + ",".join(dict.fromkeys(each for each in specifiers if _SPECIFIER.fullmatch(each)))
+
+
+def list_build_limits(plan: Plan) -> Iterator[str]:
+    """List the limits on what builds source distributions: those of the day that the packages are from."""
+    for row in load_tables().stack.build_limits:
+        if plan.as_of < row.until if plan.as_of else row.is_general:
+            yield row.requirement
 
 
 def list_build_variables(compiled: Iterable[CompiledPackage]) -> Iterator[str]:

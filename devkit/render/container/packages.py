@@ -27,7 +27,7 @@ from devkit.facts.project import Policy
 from devkit.probe.host import decode_text
 from devkit.probe.package_indexes import PUBLISHERS
 from devkit.release import __version__
-from devkit.render.container.compiled import build_compile_commands
+from devkit.render.container.compiled import build_compile_commands, list_build_limits
 from devkit.render.container.network import find_torch_index, may_need_login
 from devkit.render.container.profiles import find_profile_packages
 from devkit.render.container.settings import ContainerSettings, format_comment, format_reason_comment, require_safe
@@ -195,6 +195,7 @@ def build_project_install_commands(
     written = _list_written_requirements(found)
     written_to, lines = _build_written_list(found)
     indexes = build_index_options(settings)
+    siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python) if plan.torch else ()
     order = () if settings.uses_wheelhouse else tuple(_build_index_order(found, settings.index))
     # The other tools write their indexes into what they export.
     requirements: tuple[str, ...] = (f"--requirement={_EXPORTED}", *(indexes if found.lock == "uv.lock" else ()))
@@ -204,6 +205,8 @@ def build_project_install_commands(
             *(require_safe("index option", each) for each in dict.fromkeys((*indexes, *order))),
             *_build_choice_options(found, folder=f"{_PROJECT}/"),
             *([f"--requirement={_WORK}/{written_to}"] if written else []),
+            # Installed before without what they need: that comes from the same indexes as everything else.
+            *(shlex.quote(text) for text in siblings),
         )
     if not (requirements or plan.additions):
         return ProjectInstallCommands()
@@ -216,19 +219,14 @@ def build_project_install_commands(
         family = () if found.tool is PackageManager.UV and not found.has_members else found.torch_family
         of_torch = ("torch", *BUILT_FOR_TORCH, *family) if plan.torch else ()
         excluded = tuple(dict.fromkeys((*of_torch, *excluded)))
-    limits = [
-        require_safe("limit on versions", row.requirement)
-        for row in load_tables().stack.build_limits
-        if (plan.as_of < row.until if plan.as_of else row.is_general)
-    ]
-    siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python) if plan.torch else ()
+    limits = [require_safe("limit on versions", each) for each in list_build_limits(plan)]
     return ProjectInstallCommands(
         files=files,
         written=_fold(lines),
         written_to=f"{_WORK}/{written_to}",
         written_from=format_comment(", ".join(dict.fromkeys(written.values()))),
         siblings=" ".join(f'"{text}"' for text in siblings),
-        sibling_source=f"{index}{'--no-deps ' if export else ''}",
+        sibling_source=index,
         export=export,
         overrides=tuple(require_safe("limit on versions", each) for each in plan.overrides),
         excluded=excluded,
