@@ -52,6 +52,7 @@ _REMOVED = {
     "--every": "Run: watch --interval SECONDS devkit doctor --no-trial",
     "--since-last": "Compare two files of --save-facts: devkit fleet compare BEFORE NOW",
     "--log": "Run: devkit explain FILE",
+    "--run": "metrics.jsonl in the folder of the run has each step's time and waiting; --report-to plots them",
     "--verification": "devkit verify names the cause of a failed stage itself",
 }
 """Flags of the last release, and what does their part."""
@@ -69,7 +70,6 @@ _REMOVED = {
         multiple=True,
         help="Judge a saved machine instead of this one. Repeat for a host and its container.",
     ),
-    click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune."),
     click.option(
         "--only",
         metavar="CODE",
@@ -129,7 +129,6 @@ def doctor(
     output: Path | None,
     project: Path | None,
     facts_files: tuple[Path, ...],
-    run_folder: Path | None,
     save_facts: Path | None,
     only: tuple[str, ...],
     expect_gpus: int | None,
@@ -160,7 +159,7 @@ def doctor(
         only,
         ReadOptions(project or Path(), timeout, is_deep=deep, with_trial=is_tried),
         facts_files,
-        SavedReports(run_folder, expect_gpus),
+        expect_gpus,
         save_facts,
         is_verbose=verbose,
     )
@@ -244,37 +243,13 @@ def _choose_exit_code(report: "Report", *, strict: bool) -> int:
 
 
 @dataclass(frozen=True)
-class SavedReports:
-    """Inputs that are judged with the machine: files of a workload, and the number of its GPUs; None if not given."""
-
-    run: Path | None
-    expected_gpus: int | None = None
-
-    def add_to(self, facts: "Facts") -> "Facts":
-        """Return the facts with those that were given. Raises DevkitError for a file of another kind."""
-        if self.expected_gpus is not None:
-            facts = replace(facts, expected_gpus=self.expected_gpus)
-        if self.run is not None:
-            from devkit.facts.values import Unknown
-            from devkit.folder_lock import is_folder_held
-            from devkit.probe.host import LocalHost
-            from devkit.probe.reports import read_training_run
-
-            run = read_training_run(LocalHost(), str(self.run), is_held=is_folder_held(self.run))
-            if isinstance(run, Unknown):
-                raise DevkitError(run.reason, "Specify the --output folder of devkit finetune.")
-            facts = replace(facts, training=run)
-        return facts
-
-
-@dataclass(frozen=True)
 class _Examination:
     """The facts to judge and the checks to run; repeated after a repair."""
 
     codes: tuple[str, ...]
     reading: ReadOptions
     facts_files: tuple[Path, ...]
-    saved_reports: SavedReports
+    expected_gpus: int | None
     save_facts: Path | None
     is_verbose: bool
 
@@ -282,7 +257,9 @@ class _Examination:
         """Return the facts, saved where a file is named, and the report on them."""
         if self.codes:
             _select_checks(self.codes)  # a wrong code is an error before anything is read
-        facts = self.saved_reports.add_to(self.read())
+        facts = self.read()
+        if self.expected_gpus is not None:
+            facts = replace(facts, expected_gpus=self.expected_gpus)
         # Imported only now, so that the probes start first.
         from devkit.doctor.report.report import build_report
         from devkit.doctor.runner import run_on_host_and_container

@@ -99,7 +99,7 @@ def finetune(
 
     devkit chooses the other settings for this machine, with reasons. The same command resumes a stopped run.
     """
-    from devkit.workload.finetune.events import Trackers, monitor_gpus
+    from devkit.workload.finetune.events import Trackers
 
     with _exit_code_written(ctx), raise_on_signal():
         settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
@@ -107,14 +107,11 @@ def finetune(
         check_inputs(settings)
         reported = Trackers(trackers, tensorboard)
         reported.require_usable()
-        with (
-            _print_events(as_json=as_json, has_reasons=verbose or dry_run) as listener,
-            monitor_gpus(settings.output) as watcher,
-        ):
+        with _print_events(as_json=as_json, has_reasons=verbose or dry_run) as listener:
             configure_libraries()
             from devkit.workload.finetune.program import run_finetuning
 
-            code = run_finetuning(settings, listeners=(listener, watcher), trackers=reported, dry_run=dry_run)
+            code = run_finetuning(settings, listeners=(listener,), trackers=reported, dry_run=dry_run)
         write_exit_code(code)
     ctx.exit(code)
 

@@ -9,7 +9,6 @@ from devkit.doctor.preconditions import NVML_DRIVER_NOT_LOADED, require, require
 from devkit.doctor.thresholds import BUSY_PERCENT
 from devkit.facts.gpu import Driver, FailedGpu, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, PciGpu
 from devkit.facts.model import Facts
-from devkit.facts.runs import TrainingRun
 from devkit.facts.values import Unknown
 
 MAX_LOG_LINES = 3
@@ -144,13 +143,6 @@ def list_process_bytes(health: GpuHealth) -> Iterator[int]:
     for process in health.processes:
         if isinstance(process.memory_bytes, int):
             yield process.memory_bytes
-
-
-def format_run_utilization(run: TrainingRun) -> tuple[str, ...]:
-    """Format the utilization of each GPU during a training run, where it was sampled."""
-    if isinstance(run.gpus, Unknown):
-        return ()
-    return tuple(f"{gpu.name}: utilization {gpu.utilization_percent} %" for gpu in run.gpus if gpu.samples)
 
 
 DAY_S = 86_400

@@ -8,7 +8,6 @@ from devkit.facts.gpu import Driver, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.machine import Container, Platform, Python, System, Torch, Wsl
 from devkit.facts.model import Facts
 from devkit.facts.project import Project
-from devkit.facts.runs import TrainingRun
 from devkit.facts.values import Release, Unknown
 
 _T = TypeVar("_T")
@@ -226,10 +225,3 @@ def require_torch(facts: Facts) -> Torch:
 def require_torch_cuda(facts: Facts) -> Release:
     """Return the CUDA version that torch was built with."""
     return require_some(require_torch(facts).cuda, "torch is a CPU build")
-
-
-def require_gpu_run(facts: Facts) -> TrainingRun:
-    """Return the measurements of a training run that used a GPU."""
-    run = require(facts.training)
-    skip_if(not require(run.on_cuda), "the run used no GPU")
-    return run

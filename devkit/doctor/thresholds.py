@@ -75,15 +75,3 @@ Source: podman-container-tools/podman issue 26569; containers/common issue 2460.
 JETSON_INDEXES = {36: "https://pypi.jetson-ai-lab.io/jp6/cu126"}
 """Indexes of wheels for Jetsons, by the major of their L4T release. Source: calabi-inc/rtsm pull 19: JetPack 6.2,
 L4T R36.4.7, with that index and numpy<2."""
-BUSY_WHILE_TRAINING_PERCENT = 80
-"""Inferred: Collabnix, Fine-Tuning Open Source LLMs: Complete Infrastructure Guide 2024: 'above 80%'; NVML counts
-time with any kernel, so what is missing is time in which the GPU stood still."""
-WAITING_FOR_DATA_PERCENT = 10
-"""Inferred: a tenth of each step spent on waiting for data is time that workers beside the step would give back."""
-ROOM_WITHOUT_CHECKPOINTING = 0.5
-"""Inferred: pytorch/torchtune, README, table of memory and speed: activation checkpointing takes 21 % of the speed
-and gives 42 % of the memory; without it a peak of half of the memory stays below seven eighths."""
-HELD_BACK_PERCENT = 10
-"""Inferred: clocks held down in a tenth of the samples are not a passing peak."""
-FEWEST_SAMPLES = 10
-"""Inferred: fewer samples of a GPU, one a second, say nothing of a run."""

@@ -7,7 +7,7 @@ from devkit.facts.gpu import Amd, Driver, Gpu, KernelLog, NvmlAnswer, NvmlFailur
 from devkit.facts.machine import Container, Limits, Python, Storage, System, Wsl
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.project import Project
-from devkit.facts.runs import Deep, Hub, TrainingRun, Trials
+from devkit.facts.runs import Deep, Hub, Trials
 from devkit.facts.values import NOT_READ, Unknown
 
 
@@ -40,8 +40,6 @@ class Facts:
     """Unknown without --deep."""
     trials: Trials | Unknown = NOT_READ
     """Unknown where no container was started."""
-    training: TrainingRun | Unknown = NOT_READ
-    """Unknown unless the folder of a fine-tuning run was given."""
     compose_config: tuple[ResolvedService, ...] | ProgramFailure | Unknown = NOT_READ
     """The project's services as Compose resolves them, or why it refuses the project."""
     expected_gpus: int | Unknown = NOT_READ

@@ -232,36 +232,3 @@ class Trials:
     """The engine's command and a name, such as "podman devkit-trial-1-2-3-gpus"."""
     untried: tuple[str, ...] = ()
     """What the project asks for beyond them: its services by name."""
-
-
-@dataclass(frozen=True)
-class WatchedGpu:
-    """A GPU as it was sampled while a run trained. Percentages are means over the samples, or shares of them."""
-
-    name: str
-    samples: int
-    utilization_percent: int | Unknown
-    memory_bytes: int | Unknown
-    hot_percent: int | Unknown
-    """Share of samples in which heat held the clocks down."""
-    braked_percent: int | Unknown
-    """Share of samples in which the power supply or the hardware's brake held them down."""
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """A run of `devkit finetune`, over its steps without the first ones, which load and compile."""
-
-    steps: int
-    step_ms: int | Unknown
-    waiting_percent: int | Unknown
-    """Part of a step's time in which training waited for data, the median."""
-    checkpointing: bool | Unknown
-    attention: str | Unknown
-    on_cuda: bool | Unknown
-    """Whether it trained on a GPU through CUDA."""
-    peak_bytes: int | Unknown
-    gpus: tuple[WatchedGpu, ...] | Unknown
-    status: str | Unknown = Unknown("the run reports no status")  # noqa: RUF009 - frozen
-    """As run.json has it; "lost" where it says running, and no process on this machine uses the folder."""
-    error: str | Unknown = Unknown("the run reports no error")  # noqa: RUF009 - frozen

@@ -166,57 +166,6 @@ def test_json_is_json_where_standard_output_has_no_degree_sign():
     assert "\N{DEGREE SIGN}C" in json.dumps(json.loads(shown), ensure_ascii=False)
 
 
-# `devkit doctor` on what the workload left behind: the folder of a finetune run.
-
-
-@pytest.fixture
-def ask_beside(tmp_path):
-    """Runs `devkit doctor` on a healthy machine's facts and what is named beside them."""
-    facts = tmp_path / "facts.json"
-    facts.write_text(format_facts(inside()), encoding="utf-8")
-
-    def run(*words):
-        return CliRunner().invoke(doctor, ["--facts", str(facts), *map(str, words)])
-
-    return run
-
-
-@pytest.fixture
-def run_folder(tmp_path):
-    """A run on a GPU that stood still for most of each step."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    step = {"event": "step", "seconds": 1.0, "waited_s": 0.6, "peak_allocated_bytes": 2**30}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(step | {"step": n}) + "\n" for n in range(1, 9)))
-    sample = {"gpu": 0, "name": "NVIDIA H200", "utilization_percent": 30, "memory_bytes": 141 << 30}
-    (folder / "gpu.jsonl").write_text("".join(json.dumps(sample | {"at_s": n}) + "\n" for n in range(20)))
-    return folder
-
-
-def test_a_run_that_waited_for_its_data_is_a_warning_with_its_evidence(ask_beside, run_folder):
-    result = ask_beside("--run", run_folder, "--only", "STO006", "--only", "GPU029", "--json")
-    outcomes = {each["code"]: each for each in json.loads(result.stdout)["outcomes"]}
-    (finding,) = outcomes["STO006"]["findings"]
-    assert (finding["severity"], outcomes["GPU029"]["findings"][0]["follows_from"]) == ("warning", "STO006")
-    assert "NVIDIA H200: utilization 30 %" in finding["evidence"]
-
-
-def test_saved_facts_keep_what_was_left_behind(ask_beside, run_folder, tmp_path):
-    saved = tmp_path / "saved.json"
-    ask_beside("--run", run_folder, "--save-facts", saved)
-    facts = parse_facts(saved.read_text())
-    assert facts.training.waiting_percent == 60
-
-
-@pytest.mark.parametrize(
-    ("words", "said"), [pytest.param(("--run", "/nowhere"), "holds no steps of a run", id="no such run")]
-)
-def test_what_is_not_there_is_refused_in_one_line(ask_beside, words, said):
-    result = ask_beside(*words)
-    assert isinstance(result.exception, DevkitError)
-    assert said in result.exception.message and result.exception.hint
-
-
 # The forms of the report on the command line, the flags that contradict each other, and two sides at once.
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from devkit.probe.children import sample_gpu
 from tests.cuda_stub import build_stub as build_cuda_stub
 from tests.nvml_stub import stub_environment
 
@@ -145,16 +144,3 @@ def test_a_hanging_cuda_ends_with_doctor(tmp_path, marked):
     doctor.kill()
     doctor.wait(10)
     assert_that_all_end(marked)
-
-
-def test_the_sampling_of_a_gpu_ends_with_its_standard_input_though_nvml_hangs(stub, tmp_path, marked):
-    environment = {**marked, **stub_environment(stub, fail="nvmlDeviceGetUtilizationRates=hang")}
-    sampling = subprocess.Popen(
-        [sys.executable, "-P", str(Path(sample_gpu.__file__)), str(tmp_path / "samples"), "0.1"],
-        env=environment,
-        stdin=subprocess.PIPE,
-    )
-    time.sleep(0.3)
-    assert sampling.poll() is None
-    sampling.stdin.close()
-    sampling.wait(10)

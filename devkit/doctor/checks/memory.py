@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from devkit.doctor.model import check
-from devkit.doctor.preconditions import is_in_container, require, require_gpu_run, require_visible_gpu, skip_if
+from devkit.doctor.preconditions import is_in_container, require, require_visible_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.thresholds import FREE_GPU_BYTES, GROUP_MEMORY_BYTES, MIB, ROOM_WITHOUT_CHECKPOINTING
+from devkit.doctor.thresholds import FREE_GPU_BYTES, GROUP_MEMORY_BYTES, MIB
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, format_count
@@ -55,14 +55,3 @@ def gpu_memory_is_free(facts: Facts) -> Iterator[Problem]:
     if max(free) < FREE_GPU_BYTES:
         evidence = [f"GPU {gpu.index}: {format_bytes(size)} free" for gpu, size in zip(facts.gpus, free, strict=True)]
         yield problem("used-up", free=format_bytes(max(free)), evidence=evidence)
-
-
-@check("MEM005", causes=("GPU029",))
-def checkpointing_is_needed(facts: Facts) -> Iterator[Problem]:
-    run = require_gpu_run(facts)
-    memory = [gpu.memory_bytes for gpu in require(run.gpus) if isinstance(gpu.memory_bytes, int)]
-    peak = require(run.peak_bytes)
-    skip_if(not memory, "the GPU's memory is not known")
-    if require(run.checkpointing) and peak < min(memory) * ROOM_WITHOUT_CHECKPOINTING:
-        evidence = (f"peak {peak} bytes, memory {min(memory)} bytes",)
-        yield problem("not-needed", peak=format_bytes(peak), memory=format_bytes(min(memory)), evidence=evidence)

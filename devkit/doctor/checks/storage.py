@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 
 from devkit.doctor.danger import is_free_to_take
-from devkit.doctor.gpus import format_run_utilization
 from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     has_nvidia_gpu,
     is_in_container,
     is_in_wsl,
     require,
-    require_gpu_run,
     require_nvidia_gpu,
     require_system,
     skip_if,
@@ -22,7 +20,6 @@ from devkit.doctor.thresholds import (
     FULL_BYTES,
     FULL_FILES,
     HUB_FREE_BYTES,
-    WAITING_FOR_DATA_PERCENT,
     WINDOWS_DRIVE_BYTES,
 )
 from devkit.facts.engine import Engine, EngineKind
@@ -144,16 +141,6 @@ def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
                 evidence=(f"{cache.path}: file system {cache.file_system}",),
                 severity=Severity.WARNING if works_in_mount else Severity.NOTE,
             )
-
-
-@check("STO006", causes=("GPU029",))
-def training_does_not_wait_for_data(facts: Facts) -> Iterator[Problem]:
-    run = require_gpu_run(facts)
-    waited = require(run.waiting_percent)
-    if waited >= WAITING_FOR_DATA_PERCENT:
-        step = f" of {run.step_ms} ms" if isinstance(run.step_ms, int) else ""
-        median = f"median over {run.steps} steps{step}: {waited} % waiting"
-        yield problem("waits", waited=waited, evidence=(median, *format_run_utilization(run)))
 
 
 @check("STO007")

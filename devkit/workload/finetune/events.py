@@ -1,4 +1,4 @@
-"""The events of a run and who listens to them: its file metrics.jsonl, people, and GPU samples.
+"""The events of a run and who listens to them: its file metrics.jsonl, and people.
 
 One JSON object each. Importable without torch.
 """
@@ -9,19 +9,17 @@ import math
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
-from devkit.probe.children import sample_gpu
 from devkit.text import format_bytes, format_count, format_duration, format_number, to_one_line, wrap_text
 from devkit.whole_files import write_whole
 
@@ -334,11 +332,6 @@ _FORMATS: dict[str, Callable[[Event], str]] = {
 """Event name -> the line that people read; "" for none."""
 
 
-SAMPLES_FILE = "gpu.jsonl"
-INTERVAL_S = 1.0
-_END_GRACE_S = 2.0
-
-
 @dataclass(frozen=True)
 class Trackers:
     """What the numbers of a run are logged to beside its file: names of trackers, and a folder for TensorBoard."""
@@ -366,65 +359,3 @@ class Trackers:
 
 
 NO_TRACKERS = Trackers()
-
-
-@contextmanager
-def monitor_gpus(output: Path) -> Iterator[Listener]:
-    """Yield a listener that samples the GPUs of the run whose folder is `output`, if any, from its start on.
-
-    A process without events, as all but rank 0 of each node, does nothing.
-    """
-    with ExitStack() as stack:
-
-        def listen(event: Event) -> None:
-            if event["event"] == "start" and (gpus := find_run_gpus()):
-                stack.enter_context(sample_gpus(output / SAMPLES_FILE, gpus))
-
-        yield listen
-
-
-@contextmanager
-def sample_gpus(file: Path, uuids: tuple[str, ...], *, interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Append samples of these GPUs to `file` within the context, by a child process. Without the child there are none.
-
-    The child ends with its standard input, so that it also ends when this process is killed.
-    """
-    program = str(Path(sample_gpu.__file__))
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-P", program, str(file), str(interval_s), *uuids],
-            # pynvml may be one of devkit's own requirements, which this Python looks up last.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C makes the run save a checkpoint; the samples of that time count, too.
-            start_new_session=True,
-        )
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        if child.stdin is not None:
-            with suppress(OSError):
-                child.stdin.close()
-        try:
-            child.wait(_END_GRACE_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            # A hung driver may hold it in the kernel, and then it is left there.
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(_END_GRACE_S)
-
-
-def find_run_gpus() -> tuple[str, ...]:
-    """Return the UUIDs, as NVML has them, of the GPUs that the run uses on this machine; empty on a CPU."""
-    import torch
-
-    if not torch.cuda.is_available() or torch.version.hip is not None:
-        return ()
-    count = min(torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    found = (str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count))
-    return tuple(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}" for uuid in found if uuid)

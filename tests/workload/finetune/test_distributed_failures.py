@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -118,16 +117,6 @@ def test_the_loss_of_rank0_is_recorded_by_another(run_factory, zygote):
     assert run.ended() == [-signal.SIGKILL, 69]
     record = record_in(run_factory, "headless")
     assert (record["status"], record["error"][:16]) == ("failed", "rank 0 was lost:")
-
-
-def test_doctor_names_a_killed_run_and_not_one_that_goes_on(run_factory, zygote):
-    run = zygote.start(argv(run_factory, "killed", steps=4000, **{"save_every": 4000}))
-    run.until(lambda: len(run.events("step")) > 1)
-    words = [sys.executable, "-m", "devkit", "doctor", "--only", "PYT023", "--run", run_factory.folder / "killed"]
-    assert "still says running" not in subprocess.run(words, capture_output=True, text=True).stdout
-    run.send(signal.SIGKILL)
-    assert run.ended() == [-signal.SIGKILL]
-    assert "still says running" in subprocess.run(words, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("stopped", [0, 1])

@@ -1,4 +1,4 @@
-"""Checks of what makes a working GPU slow: heat, power, PCIe link, clocks, and idle time in a training run."""
+"""Checks of what makes a working GPU slow: heat, power, PCIe link and clocks."""
 
 from collections.abc import Iterator
 
@@ -11,21 +11,17 @@ from devkit.doctor.gpus import (
     require_gpu_health_field,
 )
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_wsl, require, require_gpu_run, require_host, require_system, skip_if
+from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_system, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
-    BUSY_WHILE_TRAINING_PERCENT,
     FAST_ENOUGH_SHARE,
-    FEWEST_SAMPLES,
     FULL_LANES_SHARE,
-    HELD_BACK_PERCENT,
     USUAL_CLOCK_SHARE,
     USUAL_POWER_SHARE,
 )
 from devkit.facts.gpu import GpuHealth
 from devkit.facts.machine import Platform
 from devkit.facts.model import Facts
-from devkit.facts.runs import WatchedGpu
 from devkit.text import join_words
 
 _HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake")
@@ -160,35 +156,6 @@ def persistence_mode_is_on(facts: Facts) -> Iterator[Problem]:
             gpus=", ".join(map(format_gpu, off)),
             evidence=(f"{format_gpu(gpu)}: persistence mode off, no display" for gpu in off),
         )
-
-
-def _require_samples(facts: Facts) -> tuple[WatchedGpu, ...]:
-    """The GPUs that were sampled often enough to judge."""
-    gpus = [gpu for gpu in require(require_gpu_run(facts).gpus) if gpu.samples >= FEWEST_SAMPLES]
-    if not gpus:
-        raise NotApplicable(f"the run was too short: fewer than {FEWEST_SAMPLES} samples of its GPUs")
-    return tuple(gpus)
-
-
-@check("GPU028", causes=("GPU029",))
-def clocks_hold_while_training(facts: Facts) -> Iterator[Problem]:
-    for gpu in _require_samples(facts):
-        for name, share, cause in (
-            ("heat", gpu.hot_percent, "heat"),
-            ("power-supply", gpu.braked_percent, "the power supply"),
-        ):
-            if isinstance(share, int) and share >= HELD_BACK_PERCENT:
-                evidence = (f"{gpu.samples} samples, {share} % with the clocks held down by {cause}",)
-                yield problem(name, gpu=gpu.name, share=share, subject=gpu.name, evidence=evidence)
-
-
-@check("GPU029")
-def gpu_is_busy_while_training(facts: Facts) -> Iterator[Problem]:
-    for gpu in _require_samples(facts):
-        share = require(gpu.utilization_percent)
-        if share < BUSY_WHILE_TRAINING_PERCENT:
-            evidence = (f"{gpu.samples} samples, utilization {share} % on average",)
-            yield problem("idle", gpu=gpu.name, share=share, subject=gpu.name, evidence=evidence)
 
 
 @check("GPU034")

@@ -6,12 +6,10 @@ from typing import Any
 from devkit.compat.rules import CodeSupport, check_gpu_code
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.python.packages import find_python_packages
-from devkit.doctor.gpus import format_run_utilization
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     is_in_container,
     require,
-    require_gpu_run,
     require_python,
     require_some,
     require_system,
@@ -154,10 +152,3 @@ def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Problem]:
         selected=selected,
         evidence=(f"CUDA_DEVICE_ORDER={order or 'unset'}", *(f"GPU {gpu.index}: {gpu.name}" for gpu in facts.gpus)),
     )
-
-
-@check("PYT022", causes=("GPU029",))
-def attention_is_fused(facts: Facts) -> Iterator[Problem]:
-    run = require_gpu_run(facts)
-    if require(run.attention) == "eager":
-        yield problem("eager", evidence=("attention: eager", *format_run_utilization(run)))

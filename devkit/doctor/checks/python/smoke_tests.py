@@ -1,4 +1,4 @@
-"""Checks of what ran: the smoke tests of `devkit doctor --deep`, and a run of `devkit finetune`."""
+"""Checks of what the smoke tests of `devkit doctor --deep` found."""
 
 from collections.abc import Iterator
 
@@ -95,25 +95,3 @@ def flash_attention_works(facts: Facts) -> Iterator[Problem]:
     for step in _require_steps(facts, "import flash_attn"):
         if step.end in _BROKEN:
             yield _describe_step(step, subject="flash-attn", more=said, confidence=Confidence.LIKELY)
-
-
-@check("PYT023")
-def training_run_did_not_fail(facts: Facts) -> Iterator[Problem]:
-    run = require(facts.training)
-    status = require(run.status)
-    reached = f"step {run.steps}" if run.steps else "no step"
-    if status == "lost":
-        yield problem(
-            "lost",
-            reached=reached,
-            evidence=('run.json: "status": "running"', "no process on this machine uses the folder"),
-        )
-    elif status in ("failed", "not-finite", "out-of-memory"):
-        error = run.error if isinstance(run.error, str) else ""
-        yield problem(
-            "failed-with-error" if error else "failed-silently",
-            status=status,
-            error=error,
-            reached=reached,
-            evidence=(f'run.json: "status": "{status}"', f"it reached {reached}"),
-        )
