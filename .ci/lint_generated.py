@@ -25,10 +25,8 @@ PLANS = {
     "cpu": ["--vendor", "cpu"],
     "one consumer GPU": ["--gpu", "RTX 4090", "--driver", "580.65.06"],
     "eight data-center GPUs": ["--gpu", "H100", "--driver", "570.124.06"],
-    "every profile": ["--gpu", "RTX 4090", "--driver", "580.65.06", "--set", "profiles=jupyter"],
     "every editor": ["--vendor", "cpu", "--set", "editors=vscode,jetbrains,codespaces,devpod,coder,daytona"],
 }
-PROFILES = ("--profile", "jupyter")
 
 
 def commands(project: Path, compose: list[str]) -> Iterator[tuple[list[str], dict[str, str]]]:
@@ -43,7 +41,7 @@ def commands(project: Path, compose: list[str]) -> Iterator[tuple[list[str], dic
         schema = Path(schemas) / "devContainer.base.schema.json"
         yield [checker, "--schemafile", str(schema), str(folder / "devcontainer.json")], {}
     if compose:
-        config = [*compose, "--file", str(folder / "docker-compose.yml"), *PROFILES, "config", "--quiet"]
+        config = [*compose, "--file", str(folder / "docker-compose.yml"), "config", "--quiet"]
         yield config, {}
         modes = re.search(r"^#   DEVKIT_GPU +(.+)$", (folder / "gpu.sh").read_text(encoding="utf-8"), re.MULTILINE)
         for mode in modes[1].split(", ") if modes else []:

@@ -429,10 +429,9 @@ def _require_settings(
         image = _find_of_another_target(document, "image")
         if not image:
             image = f"registry.example.org/{slugify(project.settings.name)}:1"
-            bakes = project.settings.engine != "podman"
-            docker = f'docker buildx bake --file {DEVCONTAINER_FOLDER}/docker-bake.hcl --push --set "*.tags={image}"'
+            docker = f"(cd {DEVCONTAINER_FOLDER} && DEVKIT_UID=1000 DEVKIT_GID=1000 docker buildx bake --push --set dev.tags={image} dev)"
             podman = f"podman build --tag {image} {DEVCONTAINER_FOLDER} && podman push {image}"
-            steps = ["devkit init --set bake=true", docker] if bakes else [*steps, podman]
+            steps.append(podman if project.settings.engine == "podman" else docker)
         words += ["--image", image]
     if not settings.job.settings and not settings.job.command:
         missing.append("the job has no command or settings to run")

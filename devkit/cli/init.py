@@ -50,6 +50,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
+from devkit.render.devkit_toml import REMOVED_SETTINGS
 from devkit.solver.output import serialize_dependencies
 from devkit.text import format_count, join_some, join_words
 
@@ -70,9 +71,8 @@ RENAMED_FLAGS = {
         ),
         ("device", "devices"),
         ("editor", "editors"),
-        ("profile", "profiles"),
     )
-} | {"--sudo": "--set sudo=true", "--bake": "--set bake=true", "--no-hold": "--set no_hold=true"}
+} | {"--sudo": "--set sudo=true", "--no-hold": "--set no_hold=true"}
 
 
 def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Path:
@@ -88,7 +88,11 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
     return directory
 
 
-@click.command(cls=Command, renamed=RENAMED_FLAGS)
+@click.command(
+    cls=Command,
+    renamed=RENAMED_FLAGS,
+    removed={"--profile": REMOVED_SETTINGS["profiles"], "--bake": REMOVED_SETTINGS["bake"]},
+)
 @click.argument("directory", metavar="[DIR]", default=".", callback=_refuse_home, type=click.Path(path_type=Path))
 @plan_options(with_details=False)
 @container_options

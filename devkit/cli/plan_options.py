@@ -245,7 +245,7 @@ container_options = group_options(
             "assignments",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Any other setting of devkit.toml: engine=podman, editors=jetbrains, profiles=jupyter,ci … Repeat.",
+            help="Any other setting of devkit.toml: engine=podman, editors=jetbrains … Repeat.",
         ),
     ),
     ContainerOptions,

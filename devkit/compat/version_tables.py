@@ -501,16 +501,6 @@ class AmdGpuModel(TableRow):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfilePackage(TableRow):
-    """A Python package that a profile adds to the dev container's image, and why."""
-
-    profile: str
-    name: str
-    version: str
-    because: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class SystemNeed(TableRow):
     """Debian packages (`apt`) that a Python package needs and its wheel does not hold.
 
@@ -807,12 +797,6 @@ class EditorTable(Table):
     ignored = Array("ignored", IgnoredKey, unique=("editor", "key"))
 
 
-class ProfileTable(Table):
-    """Packages that the services next to the dev container add to its image."""
-
-    packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
-
-
 class CompiledTable(Table):
     """Packages that compile against torch, and what they compile with."""
 
@@ -905,7 +889,6 @@ class Tables:
     rocm = TableFile(RocmTable)
     engines = TableFile(EngineTable)
     editors = TableFile(EditorTable)
-    profiles = TableFile(ProfileTable)
     system_packages = TableFile(SystemPackageTable)
     imports = TableFile(ImportTable)
     conda = TableFile(CondaTable)

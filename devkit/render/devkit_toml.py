@@ -62,8 +62,6 @@ class ProjectSettings:
     apt: tuple[str, ...] = ()
     sudo: bool = False
     editors: tuple[str, ...] = ()
-    profiles: tuple[str, ...] = ()
-    bake: bool = False
     ca_certificates: str = ""
     wheelhouse: bool = False
     index: str = ""
@@ -136,8 +134,6 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "What the container is for.",
         {
             "editors": ('["vscode"]', "jetbrains, codespaces, devpod, coder, daytona"),
-            "profiles": ('["jupyter"]', "jupyter, ci"),
-            "bake": ("true", "docker-bake.hcl, with which a build server publishes the image"),
         },
     ),
     "network": (
@@ -170,6 +166,12 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "devkit": ("How devkit gets into the image.", {"install_from": ('"checkout"', "for devkit's own repository")}),
 }
 """Section -> (its purpose, key -> (an example, its meaning)). "" is the top of the file."""
+
+REMOVED_SETTINGS = {
+    "profiles": f"Remove it. Notebooks and a CI job: {DOCUMENTATION_URL}/guides/dev-container/",
+    "bake": f"Remove it. To publish the image: {DOCUMENTATION_URL}/guides/dev-container/",
+}
+"""Keys of the last release, and what does their part."""
 
 FOREIGN_TABLES = ("job",)
 """Tables of devkit.toml that other modules parse: [job] belongs to `devkit export`."""
@@ -225,6 +227,8 @@ def parse_assignment(assignment: str) -> ProjectSettings:
     key, _, value = assignment.partition("=")
     key = key.strip().rpartition(".")[2].replace("-", "_")
     section = next((name for name, (_, keys) in SECTIONS.items() if key in keys), None)
+    if key in REMOVED_SETTINGS:
+        raise DevkitError(f"invalid --set {assignment}: {key} was removed", REMOVED_SETTINGS[key])
     if section is None or not value:
         known = ", ".join(each for _, keys in SECTIONS.values() for each in keys)
         problem = f"{key} is not a setting" if value else "expected KEY=VALUE"
@@ -261,6 +265,8 @@ def _parse_value(section: str, key: str, value: object, text: str) -> object:
     allowed = SECTIONS.get(section, ("", {}))[1]
     shown = f"{section}.{key}" if section else key
     place = _format_place(find_key_position(text, (section, key) if section else (key,)))
+    if key in REMOVED_SETTINGS:
+        raise DevkitError(f"{place}: the setting {shown} was removed", REMOVED_SETTINGS[key])
     if key not in allowed:
         raise _unknown_setting(place, shown)
     try:

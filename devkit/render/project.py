@@ -16,7 +16,7 @@ from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.render.changes import FileChange, compute_changes, is_unfinished, read_known_files
 from devkit.render.container.compose import parse_env_value, render_devcontainer_compose, set_env_value
 from devkit.render.container.devcontainer import render_editor_files
-from devkit.render.container.image import render_bake_file, render_ignore_files, render_image_files
+from devkit.render.container.image import render_ignore_files, render_image_files
 from devkit.render.container.image_locks import (
     IMAGE_LOCK_PATH,
     PYTHON_LOCK_PATH,
@@ -28,7 +28,6 @@ from devkit.render.container.image_locks import (
 )
 from devkit.render.container.network import parse_certificates, render_empty_netrc, validate_mirror
 from devkit.render.container.packages import CONSTRAINTS, INSTALLER, parse_constraint_hashes
-from devkit.render.container.profiles import render_profile_files
 from devkit.render.container.settings import (
     ContainerSettings,
     DevkitSource,
@@ -60,8 +59,6 @@ RENDERERS: tuple[Callable[[Plan, ContainerSettings], Iterable[Artifact]], ...] =
     render_editor_files,
     render_image_files,
     render_devcontainer_compose,
-    render_bake_file,
-    render_profile_files,
     render_ignore_files,
     render_empty_netrc,
     render_image_locks,
@@ -232,8 +229,6 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
         devices=settings.devices,
         sudo=settings.sudo,
         editors=settings.editors,
-        profiles=settings.profiles,
-        bake=settings.bake,
         for_windows=is_for_windows(project),
         policy=settings.policy or NO_POLICY,
         dependencies=project.dependencies,

@@ -309,7 +309,10 @@ def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_i
     assert_refused(done, "no dev container's devkit.lock exists")
     message = done.stderr.splitlines()[0]
     assert "the job cannot build an image" in message and "the job has no command or settings to run" in message
-    assert "devkit init --set bake=true && " in done.stderr
+    assert (
+        "devkit init && " in done.stderr
+        and "docker buildx bake --push --set dev.tags=registry.example.org/" in done.stderr
+    )
     assert "devkit export kubernetes --image registry.example.org/" in done.stderr
     done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")
     assert "devkit init && " in done.stderr and "--settings" not in done.stderr.split("own")[0]

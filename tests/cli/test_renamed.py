@@ -8,6 +8,7 @@ from devkit.cli import COMMANDS, REMOVED, RENAMED
 from devkit.cli.doctor import doctor
 from devkit.cli.finetune import finetune
 from devkit.cli.generate import generate
+from devkit.cli.init import init
 from devkit.cli.plan import plan
 from tests.cli.test_init import GPU, devkit
 
@@ -37,7 +38,8 @@ def test_every_old_name_leads_to_a_command_and_hides_none():
 
 
 @pytest.mark.parametrize(
-    ("command", "flag"), [(command, flag) for command in (doctor, finetune, generate, plan) for flag in command.removed]
+    ("command", "flag"),
+    [(command, flag) for command in (doctor, finetune, generate, init, plan) for flag in command.removed],
 )
 def test_a_removed_flag_says_what_does_its_part(tmp_path, command, flag):
     for words in ((flag, "x"), (f"{flag}=x",)):
@@ -54,8 +56,8 @@ def test_a_removed_command_says_what_does_its_part(tmp_path, name):
 
 
 def test_old_flags_of_init_are_settings(tmp_path):
-    old = ("--name", "mine", "--sudo", "--device=0", "--device=1", "--engine=podman", "--profile=jupyter", "--no-hold")
-    new = ("name=mine", "sudo=true", "devices=0,1", "engine=podman", "profiles=jupyter", "no_hold=true")
+    old = ("--name", "mine", "--sudo", "--device=0", "--device=1", "--engine=podman", "--no-hold")
+    new = ("name=mine", "sudo=true", "devices=0,1", "engine=podman", "no_hold=true")
     first, second = tmp_path / "first", tmp_path / "second"
     done = devkit("init", first, *GPU, *old, "--no-resolve")
     assert done.returncode == 0, done.stderr
@@ -72,6 +74,7 @@ def test_old_flags_of_init_are_settings(tmp_path):
     [
         pytest.param("sudo", "expected KEY=VALUE", id="no value"),
         pytest.param("color=red", "color is not a setting", id="an unknown key"),
+        pytest.param("profiles=ci", "profiles was removed", id="a removed key"),
         pytest.param("sudo=maybe", "must be", id="a word for yes or no"),
         pytest.param("platform=beos", "cannot be 'beos'", id="a value that is none of the possible ones"),
     ],

@@ -245,16 +245,16 @@ def test_bitsandbytes_libraries_belong_to_releases_that_ship_them():
 
 
 def test_what_is_copied_into_a_dockerfile_or_a_command_is_of_its_form():
-    torch, stack, profiles = KNOWN.torch, KNOWN.stack, KNOWN.profiles
+    torch, stack = KNOWN.torch, KNOWN.stack
     forms = {
         r"https://[\w.-]+(?:/[\w.+-]+)*/?": [row.url for each in (torch, KNOWN.rocm) for row in each.indexes.values()],
         r"3\.\d+": [python for row in torch.releases for python in row.pythons]
         + [row.version for row in stack.pythons],
         r"\d[\w.+!]*": [
             *(str(row.version) for row in torch.releases),
-            *(row.version for row in (*stack.packages, *stack.bitsandbytes, *profiles.packages)),
+            *(row.version for row in (*stack.packages, *stack.bitsandbytes)),
         ],
-        r"[a-z0-9][a-z0-9-]*": [row.name for row in (*stack.packages, *profiles.packages)],
+        r"[a-z0-9][a-z0-9-]*": [row.name for row in stack.packages],
         r"[a-z0-9][\w.:/@-]*": [row.tag for row in KNOWN.images.python_images],
     }
     for form, texts in forms.items():

@@ -1,4 +1,4 @@
-"""Every different Compose project of the matrix, as Compose itself reads it with each overlay and every profile."""
+"""Every different Compose project of the matrix, as Compose itself reads it with each overlay."""
 
 import json
 import re
@@ -16,8 +16,6 @@ from .commands import environment, run
 from .conftest import programs
 
 pytestmark = pytest.mark.nightly
-
-PROFILES = ("--profile", "jupyter")
 
 
 def modes(script: Path) -> list[str]:
@@ -43,11 +41,10 @@ def test_compose_accepts_every_project_with_every_overlay(suite: str, tmp_path: 
             (folder / path).write_text(text)
         for mode in modes(folder / "gpu.sh"):
             run(["sh", folder / "gpu.sh"], env=environment(DEVKIT_GPU=mode))
-            compose = [found.plugins / "docker-compose", "--file", folder / "docker-compose.yml", *PROFILES]
+            compose = [found.plugins / "docker-compose", "--file", folder / "docker-compose.yml"]
             services = json.loads(run([*compose, "config", "--format", "json"], env=environment()).stdout)["services"]
             with_gpu = {name for name, service in services.items() if gpus_asked_for(service)}
-            may_have = {"dev", "jupyter"} & set(services)
-            assert with_gpu == (set() if mode == "cpu" else may_have), (combination.options, mode)
+            assert with_gpu == (set() if mode == "cpu" else {"dev"}), (combination.options, mode)
             assert services["dev"].get("image") != "scratch"
             without_container = {name for name, each in services.items() if each.get("deploy", {}).get("replicas") == 0}
             assert without_container <= {"gpu"}

@@ -1,4 +1,4 @@
-"""Every combination of vendor, engine, editors, profiles and network of `devkit init`, rendered."""
+"""Every combination of vendor, engine, editors and network of `devkit init`, rendered."""
 
 import hashlib
 from collections.abc import Iterator
@@ -26,7 +26,6 @@ ROCM_PLAN = replace(
 PLANS = {"NVIDIA": GPU_PLAN, "ROCm": ROCM_PLAN, "the CPU": CPU_PLAN}
 EDITORS = tuple(load_tables().editors.editors)
 EDITOR_SETS = ((), *((editor,) for editor in EDITORS), EDITORS)
-PROFILE_SETS = ((), ("jupyter",))
 NETWORKS = {"open": PLAIN, "closed": CLOSED}
 DEVICE_SETS = ((), ("0", "1"))
 
@@ -47,20 +46,18 @@ def combinations() -> tuple[Combination, ...]:
 
 
 def _combinations() -> Iterator[Combination]:
-    for (vendor, plan), engine, editors, profiles, (network, settings), devices in product(
-        PLANS.items(), ("", *ENGINES), EDITOR_SETS, PROFILE_SETS, NETWORKS.items(), DEVICE_SETS
+    for (vendor, plan), engine, editors, (network, settings), devices in product(
+        PLANS.items(), ("", *ENGINES), EDITOR_SETS, NETWORKS.items(), DEVICE_SETS
     ):
         if devices and plan is CPU_PLAN:
             continue
-        wanted = replace(settings, engine=engine, editors=editors, profiles=profiles, devices=devices)
+        wanted = replace(settings, engine=engine, editors=editors, devices=devices)
         made = {
             each.path.removeprefix(f"{DEVCONTAINER_FOLDER}/"): each.content
             for each in render_devcontainer(plan, wanted)
         }
         files = {path: content.decode() for path, content in made.items() if not path.endswith(".whl")}
-        options = (
-            f"{vendor}, {engine or 'any engine'}, {network} network, {editors}, {profiles}, GPUs {devices or 'all'}"
-        )
+        options = f"{vendor}, {engine or 'any engine'}, {network} network, {editors}, GPUs {devices or 'all'}"
         yield Combination(options, plan, files)
 
 

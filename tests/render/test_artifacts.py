@@ -172,7 +172,7 @@ def test_the_host_command_ends_well_without_a_posix_shell():
 def test_git_takes_what_teammates_need_and_leaves_what_is_this_hosts(tmp_path):
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("wheels/\n*.whl\n*.crt\ncertificates/\n")
-    made = render_devcontainer(CPU_PLAN, replace(CLOSED, profiles=("jupyter",)))
+    made = render_devcontainer(CPU_PLAN, CLOSED)
     hosts_own = (".env", ".env.123", "wheelhouse/torch.whl", ".gpu.sh.devkit-new", ".secrets/jupyter-token")
     local = {f"{DEVCONTAINER_FOLDER}/{path}" for path in hosts_own}
     for path in {each.path for each in made} | local:

@@ -121,6 +121,13 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one(text, near):
     assert refused.value.hint == f"Did you mean {near}?"
 
 
+@pytest.mark.parametrize("line", ["profiles = ['ci']", "bake = true"])
+def test_a_removed_key_is_answered_with_what_does_its_part(line):
+    with pytest.raises(DevkitError, match=r"devkit.toml:2:1: the setting container\.\w+ was removed") as refused:
+        parse_devkit_toml(f"[container]\n{line}".encode())
+    assert "/guides/dev-container/" in refused.value.hint
+
+
 def test_an_edit_leaves_the_policy_and_a_byte_order_mark_alone():
     text = "\ufeff[policy] # ours\nrequired_labels = {team='ml'}\n"
     settings = replace(parse_devkit_toml(text.encode()), torch="2.13.0")

@@ -1,4 +1,4 @@
-"""The Dockerfile and what is built from it: packages of the distribution and of conda, the policy's labels, and build servers."""
+"""The Dockerfile and what is built from it: packages of the distribution and of conda, and the policy's labels."""
 
 import os
 import re
@@ -12,11 +12,11 @@ import yaml
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import CondaPackage, Dependencies, PackageManager, PackageRequirement
+from devkit.facts.dependencies import CondaPackage, Dependencies, PackageManager
 from devkit.facts.project import Policy
 from devkit.probe.project.dockerfile import parse_dockerfile
 from devkit.render.container.compose import render_devcontainer_compose
-from devkit.render.container.image import quote_labels, render_bake_file, render_dockerfile
+from devkit.render.container.image import quote_labels, render_dockerfile
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.render.devkit_toml import ProjectSettings, validate_indexes
 from devkit.render.project import DevkitProject, PathOptions, build_container_settings
@@ -68,8 +68,6 @@ def test_a_plan_of_torch_alone_has_no_layer_of_other_packages():
     alone = replace(GPU_PLAN, packages=GPU_PLAN.packages[:1])
     assert "transformers==5.23.0 peft==0.21.2" in step(render_dockerfile(GPU_PLAN, PLAIN), "transformers")
     assert len(steps(render_dockerfile(alone, PLAIN))) == len(steps(render_dockerfile(GPU_PLAN, PLAIN))) - 1
-    jupyter = replace(PLAIN, profiles=("jupyter",))
-    assert "jupyterlab==" in step(render_dockerfile(alone, jupyter), "jupyter")
 
 
 @pytest.mark.parametrize(
@@ -162,53 +160,6 @@ def test_the_same_bytes_come_out_of_any_process(tmp_path):
     usual = made()
     assert made(PYTHONHASHSEED="1", LC_ALL="C", TZ="UTC") == usual
     assert made(PYTHONHASHSEED="4711", LC_ALL="tr_TR.UTF-8", TZ="Asia/Kolkata", HOME="/nowhere") == usual
-
-
-# The file for build servers.
-
-
-PLAN = replace(CPU_PLAN, architectures=("aarch64", "x86_64"))
-BAKED = ContainerSettings("Demo", "demo", FromIndex("0.1.0"), bake=True)
-
-
-def text(settings: ContainerSettings = BAKED) -> str:
-    (made,) = render_bake_file(PLAN, settings)
-    return made.content.decode()
-
-
-def test_it_asks_for_both_attestations_and_every_processor_of_the_plan():
-    assert 'attest = ["type=sbom", "type=provenance,mode=max"]' in text()
-    assert 'platforms = ["linux/arm64", "linux/amd64"]' in text()
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        pytest.param(replace(BAKED, uses_wheelhouse=True), "wheelhouse = DEVKIT_WHEELHOUSE", id="a wheelhouse"),
-        pytest.param(replace(BAKED, index="https://x.example.org"), "id=netrc,src=${DEVKIT_NETRC}", id="a login"),
-        pytest.param(
-            replace(
-                BAKED,
-                dependencies=Dependencies(
-                    PackageManager.PIP,
-                    "",
-                    needs=(PackageRequirement("trl", "", "r.txt", 1),),
-                    lists=("r.txt",),
-                    files=("r.txt",),
-                ),
-            ),
-            'project = "."',
-            id="files of the project",
-        ),
-    ],
-)
-def test_it_hands_the_build_what_the_dockerfile_asks_for(settings, says):
-    assert says in text(settings)
-    assert says not in text()
-
-
-def test_podman_has_no_use_for_it():
-    assert not list(render_bake_file(PLAN, replace(BAKED, engine="podman")))
 
 
 # The layer of Debian packages, run by a shell with stand-ins for apt and dpkg, and what sudo changes.

@@ -36,7 +36,7 @@ def document(*editors: str, **settings: object) -> dict[str, object]:
 
 def reports(*editors: str) -> dict[str, list[str]]:
     """Editor -> the keys that it is said to drop."""
-    found = build_reports_for_settings(ProjectSettings(name="Demo", editors=editors, profiles=("jupyter",)))
+    found = build_reports_for_settings(ProjectSettings(name="Demo", editors=editors))
     return {report.name: [each.key for each in report.dropped] for report in found}
 
 
@@ -78,7 +78,7 @@ def test_only_a_cloud_gets_host_requirements_and_never_a_gpu():
     ("editor", "drops"),
     [
         pytest.param("vscode", {"secrets"}, id="VS Code"),
-        pytest.param("jetbrains", {"updateRemoteUserUID", "remoteUser", "portsAttributes", "secrets"}, id="JetBrains"),
+        pytest.param("jetbrains", {"updateRemoteUserUID", "remoteUser", "secrets"}, id="JetBrains"),
         pytest.param("codespaces", {"initializeCommand", "shutdownAction", "workspaceFolder"}, id="Codespaces"),
         pytest.param("devpod", {"secrets"}, id="DevPod"),
         pytest.param("daytona", {WHOLE_FILE}, id="Daytona"),
@@ -89,7 +89,7 @@ def test_the_report_names_what_an_editor_drops(editor, drops):
 
 
 def test_every_key_in_the_report_says_what_becomes_of_it_and_where_that_is_written():
-    for report in build_reports_for_settings(ProjectSettings(name="Demo", editors=EVERY, profiles=("jupyter",))):
+    for report in build_reports_for_settings(ProjectSettings(name="Demo", editors=EVERY)):
         for each in report.dropped:
             assert each.instead
             assert each.source.startswith("https://")

@@ -8,7 +8,6 @@ from devkit.errors import DevkitError
 from devkit.release import __version__
 from devkit.render.container.network import may_need_login
 from devkit.render.container.packages import has_project_files
-from devkit.render.container.profiles import validate_profiles
 from devkit.render.container.settings import ContainerSettings, FromWheel
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
@@ -88,9 +87,6 @@ def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iter
         uses_wheelhouse=settings.uses_wheelhouse,
         uses_project=has_project_files(settings),
         may_need_login=may_need_login(settings),
-        profile_services=render_template("devcontainer/profiles/jupyter.yml.j2")
-        if "jupyter" in validate_profiles(settings.profiles)
-        else "",
         sudo=settings.sudo,
         **_build_context(plan, settings.engine),
     )

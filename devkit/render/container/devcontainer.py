@@ -10,7 +10,6 @@ from devkit.formats.jsonc import format_json
 from devkit.release import __version__
 from devkit.render.container.compiled import list_build_variables
 from devkit.render.container.packages import KEEP_TORCH
-from devkit.render.container.profiles import build_ports_attributes
 from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, require_safe, slugify
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
@@ -31,7 +30,7 @@ _TOKEN_PAGE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - 
 
 
 def render_editor_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """Render the files of editors and their clouds. Raises DevkitError for an unknown editor or profile."""
+    """Render the files of editors and their clouds. Raises DevkitError for an unknown editor."""
     yield Artifact.from_text(
         f"{DEVCONTAINER_FOLDER}/devcontainer.json", render_devcontainer_json(settings, plan.compiled)
     )
@@ -64,7 +63,6 @@ def build_devcontainer_document(
         # The image is built with the host user's ids already; the editor's own sync would miss the venv.
         "updateRemoteUserUID": False,
         "hostRequirements": build_host_requirements(editors),
-        "portsAttributes": build_ports_attributes(settings.profiles),
         "initializeCommand": build_initialize_command(DEVCONTAINER_FOLDER, for_windows=settings.for_windows),
         # Every editor waits for updateContentCommand by default, and a cloud's prebuilt container includes its result.
         # Commands have names, which editors show while they run.
@@ -78,7 +76,7 @@ def build_devcontainer_document(
                 "documentationUrl": _TOKEN_PAGE,
             }
         },
-        "customizations": build_customizations(editors, settings.profiles),
+        "customizations": build_customizations(editors),
     }
     return {key: value for key, value in document.items() if value != {}}
 
@@ -161,12 +159,10 @@ def find_linter(settings: ContainerSettings) -> str:
     return next(f"{row.name}=={row.version}" for row in load_tables().images.tools if row.name == "ruff")
 
 
-def build_customizations(editors: Iterable[Editor], profiles: Iterable[str]) -> dict[str, object]:
+def build_customizations(editors: Iterable[Editor]) -> dict[str, object]:
     """Build the namespaced settings that these editors read, each namespace once."""
     read = {space for editor in editors for space in editor.customizations}
     extensions = ["ms-python.python", "ms-python.debugpy", "charliermarsh.ruff"]
-    # Notebooks need a kernel in the image, which comes with the profile.
-    extensions += ["ms-toolsai.jupyter"] if "jupyter" in profiles else []
     settings = {
         "python.defaultInterpreterPath": "/opt/venv/bin/python",
         # The environment is on PATH already; activating it again only slows down every terminal.
@@ -223,7 +219,6 @@ def build_reports_for_settings(project_settings: ProjectSettings) -> tuple[Edito
         slug=slugify(project_settings.name),
         source=FromCheckout() if project_settings.install_from else FromIndex(__version__),
         editors=project_settings.editors,
-        profiles=project_settings.profiles,
     )
     return build_editor_reports(project_settings.editors, build_devcontainer_document(settings))
 

@@ -1,4 +1,4 @@
-"""The files from which the image is built: Dockerfile, docker-bake.hcl, and ignore files."""
+"""The files from which the image is built: Dockerfile and ignore files."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from devkit.probe.dependencies.conda import DEFAULT_CHANNEL
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.devcontainer import find_editor_packages, find_linter
-from devkit.render.container.network import build_mirror_variables, may_need_login
+from devkit.render.container.network import build_mirror_variables
 from devkit.render.container.packages import (
     BUILT_FOR_TORCH,
     CONSTRAINTS,
@@ -21,7 +21,6 @@ from devkit.render.container.packages import (
     build_install_commands,
     build_project_install_commands,
     has_constraints,
-    has_project_files,
     render_constraints,
 )
 from devkit.render.container.settings import (
@@ -40,7 +39,6 @@ from devkit.solver.plan import Plan
 from devkit.solver.system_packages import REQUESTED
 
 _PUBLIC_IMAGE = re.compile(r"(?:python|ubuntu|debian|nvidia/cuda):")
-_PLATFORMS = {"x86_64": '"linux/amd64"', "aarch64": '"linux/arm64"'}
 _GIT_IGNORE = """\
 # Written by devkit. What differs from host to host stays out of version control, and the rest goes in.
 !*
@@ -148,28 +146,6 @@ def _quote_label(text: str) -> str:
     if not text.isprintable():
         raise DevkitError(f"{text!r} cannot be a label: it is not one line of text", "Correct it in devkit.toml.")
     return '"' + re.sub(r'[\\"$]', r"\\\g<0>", text) + '"'
-
-
-def render_bake_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """Render docker-bake.hcl where it is wanted, unless the project is for Podman alone, which has no buildx.
-
-    With it a build server publishes the image for every architecture, with SBOM and provenance. Compose has keys for
-    both since 2.39, and so would refuse the file before; and since Docker's own builder refuses to attest anything with
-    its classic image store, a Compose file with these keys would stop the build on most machines.
-    Sources: https://docs.docker.com/compose/releases/release-notes/, https://docs.docker.com/build/metadata/attestations/.
-    """
-    if not settings.bake or settings.engine == "podman":
-        return
-    text = render_template(
-        "devcontainer/docker-bake.hcl.j2",
-        devkit_version=__version__,
-        slug=settings.slug,
-        platforms=[_PLATFORMS[machine] for machine in plan.architectures if machine in _PLATFORMS],
-        uses_wheelhouse=settings.uses_wheelhouse,
-        uses_project=has_project_files(settings),
-        may_need_login=may_need_login(settings),
-    )
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-bake.hcl", text)
 
 
 def render_ignore_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:

@@ -130,7 +130,7 @@ class LockRequirements:
 
 
 def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRequirements:
-    """Collect the requirements of the plan, the profiles and the project's files.
+    """Collect the requirements of the plan and the project's files.
 
     Raises: DevkitError for a package of the project that no hash can pin.
     """

@@ -29,7 +29,6 @@ from devkit.probe.package_indexes import PUBLISHERS
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands, list_build_limits
 from devkit.render.container.network import find_torch_index, may_need_login
-from devkit.render.container.profiles import find_profile_packages
 from devkit.render.container.settings import ContainerSettings, format_comment, format_reason_comment, require_safe
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file
 from devkit.solver.plan import Plan, Vendor
@@ -118,12 +117,10 @@ def build_install_commands(plan: Plan, settings: ContainerSettings) -> InstallCo
 
 
 def list_added_packages(plan: Plan, settings: ContainerSettings) -> Iterator[tuple[str, str]]:
-    """Yield the requirement of each package that the plan and the profiles add to torch, and its reason as a comment."""
+    """Yield the requirement of each package that the plan adds to torch, and its reason as a comment."""
     for name, version in plan.packages:
         if name not in ("torch", INSTALLER):
             yield f"{name}=={version}", format_reason_comment(plan, name)
-    for row in find_profile_packages(plan, settings):
-        yield f"{row.name}=={row.version}", f"{row.name} {row.version}: {row.because}"
 
 
 def find_installer_version(plan: Plan) -> str:

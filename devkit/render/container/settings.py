@@ -68,7 +68,7 @@ class ContainerSettings:
 
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
     `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
-    () for all. `bake` adds docker-bake.hcl, `for_windows` what a Windows host without a POSIX shell needs.
+    () for all. `for_windows` adds what a Windows host without a POSIX shell needs.
     `policy` restricts images and requires labels. `image_digest` is `sha256:…` of the base image;
     `python_lock` and `tools_lock` requirements files with hashes, both or neither.
     `hashes` are the SHA-256 of the files of a held version, such as "click==8.5.1", as an earlier run wrote them.
@@ -86,8 +86,6 @@ class ContainerSettings:
     engine: str = ""
     devices: tuple[str, ...] = ()
     editors: tuple[str, ...] = ()
-    profiles: tuple[str, ...] = ()
-    bake: bool = False
     for_windows: bool = False
     policy: Policy = NO_POLICY
     image_digest: str = ""

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,10 @@ _SIZES = {"gb": 1 << 30, "g": 1 << 30, "mb": 1 << 20, "": 1}
 
 def of_dev_container(plan: Plan, settings: ContainerSettings, task: Task) -> Seen:
     """The service that editors attach to. Where gpu.sh decides, its own line is run."""
-    files = {each.path: each.content.decode() for each in render_devcontainer(plan, replace(settings, bake=True))}
+    files = {each.path: each.content.decode() for each in render_devcontainer(plan, settings)}
     service = yaml.safe_load(files[".devcontainer/docker-compose.yml"])["services"]["dev"]
-    bake = files[".devcontainer/docker-bake.hcl"]
-    assert service["build"]["context"] == "." and 'context   = ".devcontainer"' in bake
-    assert ".devcontainer/Dockerfile" in files and "dockerfile" not in service["build"] and "dockerfile" not in bake
+    assert service["build"]["context"] == "."
+    assert ".devcontainer/Dockerfile" in files and "dockerfile" not in service["build"]
     overlay = _overlay(files[".devcontainer/gpu.sh"], "nvidia" if task.accelerator.count else "cpu")
     devices = overlay.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
     roles = {HUB_CACHE: VolumeRole.MODELS.value, COMPILE_CACHE: COMPILED, task.workspace: VolumeRole.DATA.value}
