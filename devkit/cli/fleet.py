@@ -67,7 +67,7 @@ class _Answer:
     "--reports",
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Connect to no machine: read the reports of --save, or the reports that checks/collect.sh fetched from Kubernetes nodes.",
+    help="Connect to no machine: read saved reports of devkit doctor --json.",
 )
 @click.option("--ssh", default="ssh", show_default=True, help="The ssh command, with options: 'ssh -p 2222 -l admin'.")
 @click.option("--command", default="devkit", show_default=True, help="The devkit command on those machines.")
@@ -178,7 +178,7 @@ def _ask(host: str, words: Sequence[str], *, timeout_s: float) -> _Answer:
 def _read_reports(folder: Path) -> Iterator[_Answer]:
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise DevkitError(f"{folder} contains no reports", "Specify the --save folder, or collect.sh's reports/doctor.")
+        raise DevkitError(f"{folder} contains no reports", "Specify the --save folder.")
     for file in files:
         try:
             text = read_bounded(file, MAX_DOCUMENT_BYTES)

@@ -14,7 +14,7 @@ from devkit.render.files import Artifact
 from devkit.solver.plan import Plan
 
 TARGETS = {
-    "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet, RayJob; with Kueue, storage, node checks.",
+    "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet, RayJob; with Kueue and storage.",
     "slurm": "Slurm: batch scripts for one node or several, in a container or not, requeued when preempted.",
     "skypilot": "SkyPilot: a task for clouds and clusters, spot included.",
     "daytona": "Daytona: a snapshot of the same image, and a sandbox from it.",

@@ -93,14 +93,14 @@ def test_what_was_kept_is_what_is_read_and_no_other_target_sees_it():
 
 
 def test_settings_without_a_flag_are_assigned_and_others_are_refused():
-    texts = ("shm=4Gi", "label=a=b", "label=c=d", "node-checks=false", "user=7", "access_mode=ReadWriteMany")
+    texts = ("shm=4Gi", "label=a=b", "label=c=d", "host-network=false", "user=7", "access_mode=ReadWriteMany")
     assert parse_assignments(texts, KUBERNETES) == {
-        **{"shm": "4Gi", "label": ("a=b", "c=d"), "node_checks": False, "user": 7},
+        **{"shm": "4Gi", "label": ("a=b", "c=d"), "host_network": False, "user": 7},
         "access_mode": AccessMode.MANY_NODES,
     }
-    assert parse_assignments(("node-checks=true",), KUBERNETES) == {"node_checks": True}
+    assert parse_assignments(("host-network=true",), KUBERNETES) == {"host_network": True}
     wrong = {"shm": "is not a setting", "command=x": "is not a setting", "labels=a=b": "there is no setting 'labels'"}
-    wrong |= {"user=me": "user must be", "node_checks=perhaps": "node_checks must be", "access_mode=All": "must be"}
+    wrong |= {"user=me": "user must be", "host_network=perhaps": "host_network must be", "access_mode=All": "must be"}
     for text, said in wrong.items():
         with pytest.raises(DevkitError, match=said) as refused:
             parse_assignments((text,), KUBERNETES)

@@ -46,9 +46,9 @@ def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportC
     """Render the manifests. Raises DevkitError for what no cluster accepts."""
     kind = choose_job_kind(task, settings)
     validate_job(task, settings, kind)
-    artifacts = render_manifests(task, settings, kind, context.folder)
+    artifacts = render_manifests(task, settings, kind)
     steps = _list_next_steps(task, settings, context.folder)
-    return TargetFiles(tuple(artifacts), steps, tuple(_list_notes(task, settings, kind, context.folder)))
+    return TargetFiles(tuple(artifacts), steps, tuple(_list_notes(task, settings, kind)))
 
 
 def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> None:
@@ -112,7 +112,7 @@ def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str) -> t
     return tuple(steps)
 
 
-def _list_notes(task: Task, settings: KubernetesSettings, kind: JobKind, folder: str) -> Iterator[str]:
+def _list_notes(task: Task, settings: KubernetesSettings, kind: JobKind) -> Iterator[str]:
     """Yield notes on what is not known here: the kind's limits, the nodes, their devices, and the claims."""
     yield from _KIND_NOTES.get(kind, ())
     yield from _list_gpu_notes(task, settings)
@@ -127,11 +127,6 @@ def _list_notes(task: Task, settings: KubernetesSettings, kind: JobKind, folder:
             yield f"{task.nodes} nodes mount {names}, which needs a claim with ReadWriteMany"
         if not all(volume.source for volume in task.volumes) and not settings.storage_class:
             yield "new storage is ReadWriteMany, which the cluster's default class often does not support: --set storage_class"
-    if settings.node_checks and task.is_foreign_image:
-        yield "no check of the nodes: the image has no devkit in it"
-    elif settings.node_checks:
-        where = shlex.quote(f"{folder}/checks")
-        yield f"to check the nodes first: kubectl apply -k {where}, then sh {where}/collect.sh"
 
 
 def _list_gpu_notes(task: Task, settings: KubernetesSettings) -> Iterator[str]:

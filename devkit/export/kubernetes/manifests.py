@@ -50,9 +50,6 @@ GPU_RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
 """The resources of the vendors' device plugins, and the taints by which clusters reserve nodes for pods that request them.
 Sources: https://github.com/NVIDIA/k8s-device-plugin, https://github.com/ROCm/k8s-device-plugin,
 https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the toleration automatically)"""
-GPU_NODE_LABELS = {Vendor.NVIDIA: "nvidia.com/gpu.present", Vendor.ROCM: "feature.node.kubernetes.io/amd-gpu"}
-"""Labels of nodes with a GPU. Sources: https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery
-and https://github.com/ROCm/gpu-operator (the rule for Node Feature Discovery)"""
 SPOT_LABELS = (
     ("cloud.google.com/gke-spot", "true"),
     ("eks.amazonaws.com/capacityType", "SPOT"),
@@ -82,26 +79,15 @@ class _Mount:
     is_shared: bool
 
 
-def render_manifests(task: Task, settings: KubernetesSettings, kind: JobKind, folder: str) -> list[Artifact]:
-    """Render the folders, each for `kubectl apply -k`. `folder` is that of all files, as seen from the project."""
+def render_manifests(task: Task, settings: KubernetesSettings, kind: JobKind) -> list[Artifact]:
+    """Render the folders, each for `kubectl apply -k`."""
     values = _build_values(task, settings, kind)
     about = "The job. Its storage is in a separate folder, so `kubectl delete -k` keeps the checkpoints."
     artifacts = _render_folder("", about, f"{kind}.yaml", "job.yaml", values)
     if values["new_volumes"]:
         artifacts += _render_folder("storage", "The job's storage.", "claims.yaml", "claims.yaml", values)
     about = "A pod without a GPU that mounts the job's storage: to copy the project in, and the result out."
-    artifacts += _render_folder("files", about, "files.yaml", "pod.yaml", values)
-    if not settings.node_checks or task.is_foreign_image:
-        return artifacts
-    about = "The doctor on every node with a GPU. It requests none, and stays until it is deleted."
-    artifacts += _render_folder("checks", about, "checks.yaml", "daemonset.yaml", values)
-    script = render_template(
-        "kubernetes/collect.sh.j2",
-        namespace=f" --namespace {settings.namespace}" if settings.namespace else "",
-        instance=task.name,
-        checks=shlex.quote(f"{folder}/checks"),
-    )
-    return [*artifacts, Artifact.from_text("checks/collect.sh", script, 0o755)]
+    return [*artifacts, *_render_folder("files", about, "files.yaml", "pod.yaml", values)]
 
 
 def _render_folder(folder: str, about: str, template: str, name: str, values: dict[str, object]) -> list[Artifact]:
@@ -178,7 +164,6 @@ def _build_values(task: Task, settings: KubernetesSettings, kind: JobKind) -> di
         "node_selector": dict(parse_label(text, "--node-selector") for text in settings.node_selector),
         "tolerations": tolerations,
         "is_nvidia": gpu_resource != "" and task.accelerator.vendor is Vendor.NVIDIA,
-        "gpu_node_label": GPU_NODE_LABELS[task.accelerator.vendor] if task.accelerator.count else "",
         "devices": list(devices.items()),
         "memory": size,
         "memory_reason": f"{format_quantity(task.memory_bytes)} for the processes, {why};"

@@ -167,12 +167,6 @@ class KubernetesSettings:
             has_flag=False,
         ),
     ] = None
-    node_checks: Annotated[
-        bool, SettingInfo("Also write a node check with devkit doctor: true or false.", has_flag=False)
-    ] = True
-    runtime_class: Annotated[
-        str, SettingInfo("RuntimeClass of the node check, which requests no GPU and should see all.", has_flag=False)
-    ] = ""
 
 
 _OBJECTS = (
@@ -182,7 +176,6 @@ _OBJECTS = (
     "pull_secret",
     "service_account",
     "priority_class",
-    "runtime_class",
     "scheduler",
 )
 """Settings that name an object of the cluster."""

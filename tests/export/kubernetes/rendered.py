@@ -13,9 +13,8 @@ from .sample_jobs import context
 
 
 def made(task: Task, **options: Any) -> TargetFiles:
-    """The job's own files: no check of the nodes, unless the options say so."""
-    values = {"node_checks": False} | options
-    return TARGET.render(task, KubernetesSettings(**values), context(task.accelerator.vendor))
+    """The files of the job."""
+    return TARGET.render(task, KubernetesSettings(**options), context(task.accelerator.vendor))
 
 
 def objects(rendered: TargetFiles, folder: str = "") -> list[dict[str, Any]]:

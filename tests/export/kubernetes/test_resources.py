@@ -112,18 +112,3 @@ def test_networks_and_schedulers_are_requested_beside_the_gpus_and_memory_may_be
     for wrong in ("hca", "rdma/hca=0"):
         with pytest.raises(DevkitError, match=r"--set rdma=.* is not a resource"):
             made(task(), rdma=(wrong,))
-
-
-@pytest.mark.parametrize("vendor", Vendor)
-def test_the_check_runs_the_doctor_on_every_node_with_a_gpu_and_requests_none(vendor):
-    found = named(made(task(vendor), node_checks=True, runtime_class="nvidia", pull_secret="registry"), "DaemonSet")
-    spec, pod = found["spec"], found["spec"]["template"]["spec"]
-    (inside,) = pod["containers"]
-    assert problems(found) == []
-    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
-    assert "gpu" not in str(inside["resources"])
-    assert "devkit doctor" in inside["command"][-1] and pod["imagePullSecrets"] == [{"name": "registry"}]
-    is_nvidia = vendor is Vendor.NVIDIA
-    assert (pod.get("runtimeClassName"), bool(inside.get("env"))) == ("nvidia" if is_nvidia else None, is_nvidia)
-    assert ("nodeSelector" in pod) is (vendor is not Vendor.CPU)
-    assert not any("component: doctor" in str(each) for each in of_job(made(task(vendor))))

@@ -32,7 +32,6 @@ from .sample_jobs import task
         ({"label": ("a b=c",)}, "--set label"),
         ({"annotation": ("-=c",)}, "--set annotation"),
         ({"scheduler": "Kai Scheduler"}, "--set scheduler"),
-        ({"runtime_class": "NVIDIA runtime"}, "--set runtime_class"),
     ],
 )
 def test_what_no_cluster_takes_is_refused_as_it_was_given(options, named):

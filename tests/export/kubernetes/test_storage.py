@@ -137,9 +137,8 @@ def test_folders_are_quoted_in_the_steps(tmp_path):
         assert all(shlex.split(step) for step in rendered.next_steps)
 
 
-def test_storage_is_apart_from_the_job_and_the_check_comes_where_it_is_wanted():
+def test_storage_is_apart_from_the_job():
     """What removes the job must not remove its checkpoints."""
-    for options, folders in (({}, {"files"}), ({"node_checks": True}, {"files", "checks"})):
-        for volumes, more in ((task().volumes, set()), (new_storage(task()).volumes, {"storage"})):
-            paths = [artifact.path for artifact in made(task(volumes=volumes), **options).artifacts]
-            assert {path.split("/")[0] for path in paths} == {"kustomization.yaml", "job.yaml"} | folders | more
+    for volumes, more in ((task().volumes, set()), (new_storage(task()).volumes, {"storage"})):
+        paths = [artifact.path for artifact in made(task(volumes=volumes)).artifacts]
+        assert {path.split("/")[0] for path in paths} == {"kustomization.yaml", "job.yaml", "files"} | more
