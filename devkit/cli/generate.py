@@ -16,7 +16,6 @@ from devkit.cli.output import dump_json
 from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.files import BaseQuantization
-from devkit.workload.generation.gguf_file import GGUF_TYPES, find_gguf_writer
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, validate_decoding
 from devkit.workload.interpreter import continue_in_project
 
@@ -34,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _REMOVED = dict.fromkeys(
     ("--static-cache", "--dynamic-cache"),
     "Remove it: answers are decoded with a growing KV cache. devkit serve starts an engine that compiles.",
-)
+) | {"--gguf": "After --merge DIR, run llama.cpp's converter: convert_hf_to_gguf.py DIR --outfile FILE --outtype q8_0"}
 """Flags of the last release, and what does their part."""
 
 
@@ -51,12 +50,6 @@ _REMOVED = dict.fromkeys(
 )
 @click.option("--chat", is_flag=True, help="Start a chat: Ctrl-C ends an answer, Ctrl-D the chat.")
 @click.option("--merge", metavar="DIR", type=click.Path(path_type=Path), help="Merge adapter and model into DIR.")
-@click.option(
-    "--gguf",
-    metavar="TYPE",
-    type=click.Choice(GGUF_TYPES, case_sensitive=False),
-    help="With --merge: also write a GGUF file for llama.cpp and Ollama: bf16, q8_0, q4_k_m …",
-)
 @click.option(
     "--max-new-tokens",
     "tokens",
@@ -109,8 +102,6 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
         raise DevkitError("nothing to answer", "Give --prompt, --file or --chat.")
     if given["as_json"] and (given["chat"] or given["merge"]):
         raise DevkitError(f"{tasks[0]} does not print JSON", "Remove --json.")
-    if given["gguf"] and not given["merge"]:
-        raise DevkitError("--gguf converts the merged model", "Add --merge DIR.")
     decoding = ("tokens", "temperature", "top_p", "top_k", "seed", "stops", "batch")
     settings = GenerateSettings(
         model=given["model"],
@@ -123,30 +114,23 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
     )
     continue_in_project("devkit generate")
     if given["merge"]:
-        _merge(settings, given["merge"], given["gguf"])
+        _merge(settings, given["merge"])
     elif given["chat"]:
         _chat(settings)
     else:
         _answer(settings, given)
 
 
-def _merge(settings: GenerateSettings, folder: Path, gguf: str | None) -> None:
+def _merge(settings: GenerateSettings, folder: Path) -> None:
     from devkit.workload.finetune.process import configure_libraries
     from devkit.workload.generation.settings import find_generation_files
 
-    # Before minutes of merging.
-    writer = find_gguf_writer(gguf) if gguf else None
     files = find_generation_files(settings)
     # Before the libraries are imported, which print much on the way.
     configure_libraries()
     from devkit.workload.generation.program import merge_adapter_into
 
     merge_adapter_into(files, folder, _print_note)
-    if writer:
-        file = writer.write(folder)
-        _print_note(
-            f"Wrote {file}, and Modelfile beside it: llama-server -m {file}, or ollama create NAME -f {folder}/Modelfile"
-        )
 
 
 def _chat(settings: GenerateSettings) -> None:

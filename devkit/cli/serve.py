@@ -59,7 +59,7 @@ def serve(
     if engine is not None and is_gguf != (engine == "llama-cpp"):
         raise DevkitError(
             f"{engine} serves no {'GGUF file' if is_gguf else 'folder'} here",
-            "Name a GGUF file for llama.cpp, and a folder or hub id for the others: devkit generate --merge DIR --gguf TYPE",
+            "Name a GGUF file for llama.cpp, and a folder or hub id for the others: convert_hf_to_gguf.py DIR --outfile FILE",
         )
     folder, settings = (_require_file(model), None) if is_gguf else _resolve(model, context)
     has_gpu = bool(settings) or bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -90,7 +90,8 @@ def serve(
 def _require_file(model: str) -> str:
     if not Path(model).is_file():
         raise DevkitError(
-            f"the file {model} does not exist", "Write one: devkit generate --adapter DIR --merge MERGED --gguf q8_0"
+            f"the file {model} does not exist",
+            "Write one: convert_hf_to_gguf.py MERGED --outfile FILE, which comes with llama.cpp",
         )
     return model
 
