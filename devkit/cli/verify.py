@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.command import Command
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 600.0
 
 
-@click.command()
+@click.command(cls=Command, removed={"--job": "Run: devkit finetune --settings FILE --steps 5 --output trial"})
 @directory_argument
 @click.option("--here", is_flag=True, help="Prove this machine, without a container engine.")
 @click.option("--quick", is_flag=True, help="Prove only the device, its kernels and a short LoRA run.")
@@ -31,12 +32,6 @@ DEFAULT_TIMEOUT_S = 600.0
     metavar="PATH_OR_ID",
     default="",
     help="Also train this model and generate with it: a path or cached id where the proof runs.",
-)
-@click.option(
-    "--job",
-    metavar="FILE",
-    default="",
-    help="Also run five steps of the job in this settings file, and predict its memory and time.",
 )
 @click.option(
     "--command",
@@ -74,7 +69,6 @@ def verify(
     quick: bool,
     full: bool,
     model: str,
-    job: str,
     command: str,
     bench: bool,
     output: Path | None,
@@ -86,11 +80,10 @@ def verify(
     A tiny random model learns a sentence with LoRA and QLoRA; every claim is checked. Nothing is downloaded.
     In a project's environment, its packages and requirements must also import.
 
-    --bench writes a JSON document and an HTML page, and resumes after an interruption. Without a GPU, --bench exits with 1.
+    --bench writes a JSON document, and resumes after an interruption. Without a GPU, --bench exits with 1.
     """
     from devkit.verify.process import interrupt_on_termination
     from devkit.verify.report import format_proof_report
-    from devkit.workload.finetune.settings import read_settings_file
 
     if quick and full:
         raise click.UsageError("--quick and --full exclude each other")
@@ -100,16 +93,12 @@ def verify(
         # Now, and not after the proof.
         raise DevkitError(f"{output.parent} is not a directory: cannot write {output.name}", "make it first")
     with interrupt_on_termination():
-        if job and here:
-            # Now, and not after the other stages.
-            read_settings_file(Path(job))
         report = _prove(
             directory,
             here=here,
             depth="quick" if quick else "full" if full else "standard",
             timeout_s=timeout_s,
             model=model,
-            job=job,
             command=command,
         )
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)

@@ -1,4 +1,4 @@
-"""Resources of a run beside GPU memory: host memory, disk and cores, time by settings, and money by price files."""
+"""Resources of a run beside GPU memory: host memory, disk and cores, and time by settings."""
 
 import math
 from dataclasses import dataclass

@@ -76,17 +76,16 @@ def prove_in_container(
     timeout_s: float,
     progress: Progress,
     model: str = "",
-    job: str = "",
     command: str = "",
 ) -> VerificationReport:
     """Build and start the dev container of `folder` and run the proof inside, for at most `timeout_s` seconds.
 
     A dev container that is already running is proved as it is and left running; otherwise it is taken down again.
-    `model` is a path or id as the container sees it, `job` a file there, `command` one of the project that must work inside.
+    `model` is a path or id as the container sees it, `command` one of the project that must work inside.
     Raises DevkitError when the project has no dev container of devkit's, or no engine can start it.
     """
     _require_generated(folder)
-    flags = {"--model": model, "--job": job, "--command": command}
+    flags = {"--model": model, "--command": command}
     own = [word for flag, value in flags.items() if value for word in (flag, value)]
     project = ComposeProject(folder.resolve(), host, require_engine(host), progress)
     # The project's own script detects how this host provides a GPU, as it does for an editor.

@@ -50,7 +50,6 @@ def prove_machine_and_project(
     timeout_s: float,
     progress: Progress,
     model: str = "",
-    job: str = "",
     command: str = "",
 ) -> VerificationReport:
     """Run the proof here, and the stages of the project in `folder` if it has its own environment.
@@ -73,7 +72,7 @@ def prove_machine_and_project(
             host, folder, dependencies.framework, python=python.executable, depth=depth, progress=progress
         )
     else:
-        report = prove_here(host, depth=depth, timeout_s=timeout_s, progress=progress, model=model, job=job)
+        report = prove_here(host, depth=depth, timeout_s=timeout_s, progress=progress, model=model)
     if not has_environment and not command:
         return report
     compiled = read_project_lock(folder).plan.get("compiled", ())

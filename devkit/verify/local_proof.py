@@ -85,7 +85,6 @@ def prove_here(
     progress: Progress,
     command: ProofCommand | None = None,
     model: str = "",
-    job: str = "",
 ) -> VerificationReport:
     """Run the proof on this machine, for at most `timeout_s` seconds.
 
@@ -94,7 +93,6 @@ def prove_here(
     Args:
         command: replaces the command that starts the proof.
         model: a model of the user's to be proved, too.
-        job: a file with the settings of a run of the user's, of which a few steps are proved.
 
     Raises: DevkitError when no Python here has torch.
     """
@@ -103,10 +101,8 @@ def prove_here(
     )
     if program.not_full_because:
         progress(f"the proof that needs only torch: {program.not_full_because}")
-        if model or job:
-            raise DevkitError(
-                f"this needs the full proof, but {program.not_full_because}", "Leave --model and --job out."
-            )
+        if model:
+            raise DevkitError(f"this needs the full proof, but {program.not_full_because}", "Leave --model out.")
     run = _ProofRun(program.stages, timeout_s, progress)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     ends_at = time.monotonic() + timeout_s
@@ -115,7 +111,7 @@ def prove_here(
         while run.pending:
             failed = [name for name, result in run.results.items() if result.status is StageStatus.FAILED]
             arguments = [f"--depth={depth}", f"--stages={','.join(run.pending)}", f"--failed={','.join(failed)}"]
-            arguments += [f"--scratch={scratch}", f"--model={model}", *([f"--job={job}"] if job else [])]
+            arguments += [f"--scratch={scratch}", f"--model={model}"]
             with ProofProcess(program.build_command(arguments)) as process:
                 for event in process.events(ends_at=ends_at):
                     run.record(event)

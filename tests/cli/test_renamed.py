@@ -10,6 +10,7 @@ from devkit.cli.finetune import finetune
 from devkit.cli.generate import generate
 from devkit.cli.init import init
 from devkit.cli.plan import plan
+from devkit.cli.verify import verify
 from tests.cli.test_init import GPU, devkit
 
 
@@ -39,7 +40,7 @@ def test_every_old_name_leads_to_a_command_and_hides_none():
 
 @pytest.mark.parametrize(
     ("command", "flag"),
-    [(command, flag) for command in (doctor, finetune, generate, init, plan) for flag in command.removed],
+    [(command, flag) for command in (doctor, finetune, generate, init, plan, verify) for flag in command.removed],
 )
 def test_a_removed_flag_says_what_does_its_part(tmp_path, command, flag):
     for words in ((flag, "x"), (f"{flag}=x",)):

@@ -1,6 +1,6 @@
 """Which stages a proof leaves out on a machine without a GPU, where no model of the user's is named."""
 
-NOT_ON_A_CPU = {"link-rate", "triton", "nccl", "memory-estimate", "own-model", "own-job"}
+NOT_ON_A_CPU = {"link-rate", "triton", "nccl", "memory-estimate", "own-model"}
 OF_THE_PROJECT = {"imports", "command"}
 """An empty project has nothing to import or to run."""
 

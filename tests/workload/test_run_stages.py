@@ -32,31 +32,6 @@ def test_a_model_that_was_named_learns_and_answers(healthy, tmp_path):
     assert result.measured["loss_with_adapter"] < result.measured["loss_without_adapter"]
 
 
-def with_job(proof, folder, text):
-    folder.mkdir()
-    (folder / "run.toml").write_text(text)
-    return ProofModels(replace(proof.settings, job=str(folder / "run.toml")), proof.device, folder)
-
-
-def test_five_steps_of_a_named_job_predict_all_of_it(healthy, tmp_path):
-    base, data = write_base(tmp_path / "base"), tmp_path / "texts.jsonl"
-    data.write_text('{"text": "one two three"}\n' * 64)
-    text = f'model = "{base}"\ndata = ["{data}"]\nbatch = 4\nepochs = 3.0\nsequence = 32\n'
-    result = outcome(run_stages.prove_own_job, with_job(healthy, tmp_path / "job", text))
-    assert result.status is StageStatus.PASSED, result.reason
-    assert len(result.series["losses"]) == result.measured["steps"] == 5
-    assert result.measured["steps_of_the_job"] == 3 * 64 / 4
-    assert result.measured["predicted_seconds"] == pytest.approx(48 * result.measured["seconds_per_step"], abs=1)
-    assert not (tmp_path / "finetuned").exists()
-
-
-def test_a_job_that_cannot_run_fails_with_its_reason(healthy, tmp_path):
-    text = f'model = "{tmp_path}/nowhere"\ndata = ["{tmp_path}"]\n'
-    result = outcome(run_stages.prove_own_job, with_job(healthy, tmp_path / "job", text))
-    assert result.status is StageStatus.FAILED and "nowhere" in result.reason
-    assert outcome(run_stages.prove_own_job, healthy).status is StageStatus.SKIPPED
-
-
 def test_preferences_are_learned_where_trl_is_installed(healthy):
     pytest.importorskip("trl", reason="TRL is not installed")
     result = outcome(run_stages.prove_preferences, healthy)

@@ -30,7 +30,7 @@ MODULES = {
         *("bitsandbytes-native", "triton", "compile"),
     ),
     "collectives": ("nccl", "gloo"),
-    "run_stages": ("memory-estimate", "preferences", "own-model", "own-job"),
+    "run_stages": ("memory-estimate", "preferences", "own-model"),
 }
 """Module -> its stages, each a function `prove_<name>`; all others are in model_stages. A module is imported when its
 stage runs, so that an import which fails or crashes is that stage's result."""
@@ -48,12 +48,12 @@ class Proof:
             environment.hide_bitsandbytes()
         depth = Depth(arguments.depth or Depth.STANDARD)
         precision = Precision(arguments.precision) if arguments.precision else None
-        self._settings = ProofSettings.for_depth(depth, precision, model=arguments.model, job=arguments.job)
+        self._settings = ProofSettings.for_depth(depth, precision, model=arguments.model)
         names = arguments.stages
         stages = [stage for stage in STAGES if stage.name in names] if names else select_stages(depth)
         self.stages = [(stage.name, stage.needs, float(stage.budget_s)) for stage in stages]
         # The folder's name without its path: reports are shown to others.
-        shown = replace(self._settings, model=Path(arguments.model).name, job=Path(arguments.job).name)
+        shown = replace(self._settings, model=Path(arguments.model).name)
         self.inputs = {"depth": depth, **asdict(shown)}
 
     def describe_environment(self) -> dict[str, str]:

@@ -3,8 +3,6 @@
 import gc
 import json
 import math
-import signal
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +14,9 @@ from devkit.estimate.settings import Objective
 from devkit.workload.environment import find_installed_version
 from devkit.workload.finetune.program import run_finetuning
 from devkit.workload.finetune.run_folder import ADAPTER_FOLDER, RECORD_FILE
-from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file
+from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.generation.program import GenerationSession, resolve_model
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, Prompt, find_generation_files
-from devkit.workload.launch import PREEMPTED_EXIT_CODE
 from devkit.workload.proof.models import ProofModels, write_random_llama
 from devkit.workload.proof.stages import (
     StageReading,
@@ -36,8 +33,6 @@ OWN_MODEL_SEQUENCE = 128
 LEARNING_RATE = 1e-3
 LEARNED_SHARE = 0.9
 """Share of the first loss: eight steps on one sentence bring any model below it, and chance does not."""
-
-JOB_STEPS = 5
 
 PREFERENCE_LEARNING_RATE = 5e-3
 
@@ -93,45 +88,6 @@ def _compute_sentence_loss(session: GenerationSession, sentence: str) -> float:
     with torch.no_grad():
         logits = model(input_ids=ids).logits[0, :-1].float()
     return float(torch.nn.functional.cross_entropy(logits, ids[0, 1:]))
-
-
-def prove_own_job(proof: ProofModels) -> Iterator[StageReading]:
-    """Prove that the job of --job trains: five steps of it, on its data and model, with its settings.
-
-    From these steps it predicts the time of the whole run; memory is compared with the estimate where it is counted.
-    """
-    if not proof.settings.job:
-        raise StageSkipped("no job was named with --job")
-    settings = FinetuneSettings(**read_settings_file(Path(proof.settings.job)))
-    output = proof.folder / "own-job"
-    output.parent.mkdir(exist_ok=True)
-    events: list[dict[str, Any]] = []
-
-    def listen(event: dict[str, Any]) -> None:
-        events.append(event)
-        if event["event"] == "step" and event["step"] == JOB_STEPS:
-            # As a scheduler ends it: with fewer steps in its settings, it would be another run.
-            signal.raise_signal(signal.SIGTERM)
-
-    ran = _run(proof, replace(settings, output=output, resume=False), listen)
-    steps = [event for event in events if event["event"] == "step"]
-    start = next(event for event in events if event["event"] == "start")
-    yield expect_equal("steps", len(steps), min(JOB_STEPS, start["steps"]))
-    yield StageReading("losses", tuple(ran.losses))
-    yield expect_equal("losses_are_finite", all(math.isfinite(loss) for loss in ran.losses), wanted=True)
-    # The first step also allocates memory and starts threads, and compiles.
-    later = steps[1:] or steps
-    seconds = statistics.median(event["seconds"] for event in later)
-    yield StageReading("seconds_per_step", round(seconds, 3))
-    yield StageReading("tokens_per_s", round(statistics.median(event["tokens_per_s"] for event in later), 1))
-    yield StageReading("steps_of_the_job", start["steps"])
-    yield StageReading("predicted_seconds", round(start["steps"] * seconds))
-    yield StageReading("micro_batch", start["micro_batch"])
-    estimated = ran.record.get("estimated")
-    if estimated and proof.device.kind == "cpu":
-        yield StageReading("peak_resident_bytes", max(event.get("peak_resident_bytes", 0) for event in steps))
-        yield StageReading("estimated_allocated_peak_bytes", estimated["allocated_peak_bytes"])
-    yield from _compare_memory(ran)
 
 
 def prove_memory_estimate(proof: ProofModels) -> Iterator[StageReading]:
@@ -194,7 +150,7 @@ def _run(
         torch.cuda.reset_peak_memory_stats()
     code = run_finetuning(settings, listeners=(note_loss, *((listen,) if listen else ())))
     record = json.loads((settings.output / RECORD_FILE).read_text(encoding="utf-8"))
-    if code not in (0, PREEMPTED_EXIT_CODE):
+    if code:
         raise RuntimeError(f"devkit finetune ended with {code}: {record.get('status')}")
     return FinishedRun(losses, record, settings.output)
 

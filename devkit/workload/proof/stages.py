@@ -34,7 +34,7 @@ class ProofSettings:
     """The numbers of one proof. `precision` None means: by the device.
 
     `steps` optimizer steps memorize `sentence` with a wide margin; `resume_steps` are run once without a break and once
-    interrupted in the middle. `model` is the user's own, `job` a file with the settings of a run; "" for none.
+    interrupted in the middle. `model` is the user's own, "" for none.
     """
 
     sentence: str = "devkit taught this model one sentence, and here it is: proven."
@@ -47,14 +47,11 @@ class ProofSettings:
     resume_dropout: float = 0.05
     precision: Precision | None = None
     model: str = ""
-    job: str = ""
 
     @classmethod
-    def for_depth(
-        cls, depth: Depth, precision: Precision | None = None, *, model: str = "", job: str = ""
-    ) -> "ProofSettings":
+    def for_depth(cls, depth: Depth, precision: Precision | None = None, *, model: str = "") -> "ProofSettings":
         """Return the settings of a depth. The quick proof trains for fewer steps, still enough to memorize."""
-        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model, job=job)
+        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model)
 
 
 ReadingValue = str | int | float | bool
@@ -174,7 +171,6 @@ STAGES = (
     StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, **_BY_MACHINE),
     StageSpec("memory-estimate", "training takes the estimated memory", _MODEL, budget_s=15, **_BY_MACHINE),
     StageSpec("own-model", "the given model learns and answers", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
-    StageSpec("own-job", "five steps of the given job train", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
     StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
     StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),
     StageSpec("preferences", "DPO prefers the chosen answers", _MODEL, Depth.FULL, 40, **_BY_MACHINE),

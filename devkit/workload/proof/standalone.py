@@ -556,7 +556,7 @@ def reserve_stdout() -> Callable[..., None]:
 def main(make_proof: Callable[..., Any] = Proof, words: Sequence[str] | None = None) -> int:
     """Run the chosen stages. Exit status 0 when all of them ran, passed or not; 75 when the GPU was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("depth", "precision", "model", "job", "scratch"):
+    for name in ("depth", "precision", "model", "scratch"):
         parser.add_argument(f"--{name}", default="")
     for name in ("stages", "failed"):
         parser.add_argument(f"--{name}", default=[], type=lambda text: [each for each in text.split(",") if each])
