@@ -259,7 +259,6 @@ def plan(
     dependencies = NO_DEPENDENCIES
     if project is not None and not (settings and settings.ignore_dependencies):
         dependencies = read_local_dependencies(str(folder), settings.choice if settings else NOTHING_CHOSEN)
-    request = replace(request, policy=settings.policy if settings else None)
     return PlanAnswer(plan_with_packages(request, dependencies, folder, settings, no_resolve=not (resolve and project)))
 
 

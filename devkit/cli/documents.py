@@ -34,7 +34,7 @@ class FileDocument:
 class FilesDocument:
     """Files that are compared with a plan, or written; a repaired dev container of others may need no plan."""
 
-    verdict: Literal["unchanged", "would-lock", "would-write", "written", "plan", "conflict", "conflicts", "refused"]
+    verdict: Literal["unchanged", "would-lock", "would-write", "written", "plan", "conflict", "conflicts"]
     files: list[FileDocument]
     plan: PlanDocument | None = field(default=None, metadata=MAY_LACK)
     conflict: ConflictDocument | None = field(default=None, metadata=MAY_LACK)

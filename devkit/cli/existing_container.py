@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _GENERATED_FILE_OPTIONS = frozenset({"assignments", "ca_certificate", "wheelhouse", "lock", "lock_only"})
 """Options about the contents of devkit's own files, by their names in Click."""
 _VERSION_OPTIONS = frozenset({"torch", "cuda", "python", "image", "pins", "features"})
-_POLICY = "PRJ032"
 
 
 def adopt_existing_container(
@@ -80,15 +79,9 @@ def adopt_existing_container(
     require_expected(changes, options)
     if not options.as_json:
         _print_adoption(adoption, changes, options)
-    # Half a repair would hide what the project's own policy forbids.
-    breaks_policy = any(left.check.code == _POLICY for left in adoption.left)
-    if not breaks_policy:
-        confirm_and_write(project.root, changes, options)
+    confirm_and_write(project.root, changes, options)
     verdict, message = "written", f"{'wrote' if new else 'repaired'} {{yours}}, and wrote {{own}}."
-    if breaks_policy:
-        verdict = "refused"
-        message = "nothing was written: [policy] in devkit.toml forbids the items above, so change them first."
-    elif not select_changed(changes):
+    if not select_changed(changes):
         verdict, message = "unchanged", "unchanged: your dev container matches this plan."
     elif options.is_dry_run:
         verdict, message = "would-write", "would change {yours} and write {own}; nothing was written."
@@ -96,7 +89,7 @@ def adopt_existing_container(
         _print_document(adoption, changes, options, verdict=verdict)
     else:
         _print_end(changes, adoption, message)
-    ctx.exit(ExitCode.ANSWER_IS_NO if breaks_policy or (is_check and select_changed(changes)) else ExitCode.DONE)
+    ctx.exit(ExitCode.ANSWER_IS_NO if is_check and select_changed(changes) else ExitCode.DONE)
 
 
 def _print_adoption(adoption: "Adoption", changes: "tuple[FileChange, ...]", options: WriteOptions) -> None:
@@ -246,5 +239,5 @@ def _solve(project: "DevkitProject", existing: "ExistingContainer", request: "Re
     if isinstance(answer, Plan):
         return answer
     # Whatever the tables say of these versions, they stay: only the machines decide how the GPU is passed on.
-    open_request = Request(machines=request.machines, vendor=request.vendor, policy=request.policy)
+    open_request = Request(machines=request.machines, vendor=request.vendor)
     return solve_request(replace(open_request, framework=framework, framework_because=because))

@@ -80,7 +80,7 @@ def plan(
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
     Plans for this machine, or for the machines in --facts or the flags. Respects the project's requirement
-    files and the [policy] of its devkit.toml. Exit code 1: nothing fits.
+    files. Exit code 1: nothing fits.
 
     --install plans for the Python of the active virtual environment.
     """
@@ -105,7 +105,7 @@ def plan(
         wanted = replace(wanted, packages=tuple(dict.fromkeys((*wanted.packages, *options.packages))))
         dependencies = read_local_dependencies(project, wanted)
         validate_choice(wanted, dependencies)
-    request = replace(build_request_from_options(options), policy=settings.policy if settings else None)
+    request = build_request_from_options(options)
     answer = plan_with_packages(request, dependencies, Path(project), settings, no_resolve=no_resolve)
     width = shutil.get_terminal_size().columns
     if as_requirements or install:

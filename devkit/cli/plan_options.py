@@ -302,8 +302,8 @@ def build_project_request(
     if machines and not facts and not options.describes_machine:
         # `machines` replaces the machine below, so this one need not be read.
         request = build_request_from_options(replace(options, machine=machines[0].machine))
-        return replace(request, machines=machines, policy=project.settings.policy)
-    return replace(build_request_from_options(options), policy=project.settings.policy)
+        return replace(request, machines=machines)
+    return build_request_from_options(options)
 
 
 def solve_request(request: Request, dependencies: Dependencies = NO_DEPENDENCIES) -> "Plan | Conflict":

@@ -1,92 +1,20 @@
-"""The project's own files: policy, dev container, Compose, Dockerfile, as far as they decide about GPUs."""
+"""The project's own files: dev container, Compose, Dockerfile, as far as they decide about GPUs."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.facts.dependencies import LocalBuild
 from devkit.facts.values import NOT_READ, Unknown
 
-# [policy] of devkit.toml.
-
-DOCKER_HUB = "docker.io"
 _CLIMBS = re.compile(r"(?i)[/\\](?:\.|%2e){2}(?![^/\\?#])")
 
 
-@dataclass(frozen=True)
-class Policy:
-    """The rules. Empty `registries` and `indexes` allow all; `mirrors` maps what is named to where it is taken from.
-
-    Prefixes hold for whole parts of a name: docker.io/library allows docker.io/library/python, and no
-    docker.io/library2. Root and privileged containers are forbidden unless allowed.
-    """
-
-    registries: tuple[str, ...] = ()
-    mirrors: tuple[tuple[str, str], ...] = ()
-    indexes: tuple[str, ...] = ()
-    allow_root: bool = False
-    allow_privileged: bool = False
-    required_labels: tuple[tuple[str, str], ...] = ()
-
-    def allows_image(self, image: str) -> bool:
-        """Return whether an image comes from an allowed registry; `scratch`, which has none, always does."""
-        return (
-            not self.registries
-            or image == "scratch"
-            or _is_below(normalize_image_name(image), map(normalize_image_prefix, self.registries))
-        )
-
-    def resolve_mirror(self, image: str) -> str:
-        """Return the image as its longest mirrored prefix names it."""
-        whole = normalize_image_name(image)
-        for named, mirror in sorted(self.mirrors, key=lambda pair: -len(normalize_image_prefix(pair[0]))):
-            if _is_below(whole, (normalize_image_prefix(named),)):
-                return mirror.rstrip("/") + whole[len(normalize_image_prefix(named)) :]
-        return image
-
-    def allows_index(self, url: str) -> bool:
-        """Return whether packages may come from an index. An address that climbs with `..` is below none."""
-        is_below = _is_below(url.rstrip("/"), (allowed.rstrip("/") for allowed in self.indexes))
-        return not self.indexes or (is_below and not _CLIMBS.search(url))
-
-
-NO_POLICY = Policy()
-"""Allows every image and index, and requires nothing of what is rendered."""
-
-
-def normalize_image_name(image: str) -> str:
-    """Complete an image's name as engines do: python:3.12 is docker.io/library/python:3.12.
-
-    Source: distribution/reference, "Normalized" (a first part with a dot, a colon or the name localhost is a host).
-    """
-    host, slash, rest = image.partition("/")
-    if not slash or not ("." in host or ":" in host or host == "localhost"):
-        return f"{DOCKER_HUB}/{image if slash else f'library/{image}'}"
-    host = host.lower()
-    if host in ("index.docker.io", "registry-1.docker.io"):
-        host = DOCKER_HUB
-    return f"{host}/library/{rest}" if host == DOCKER_HUB and "/" not in rest else f"{host}/{rest}"
-
-
-def normalize_image_prefix(prefix: str) -> str:
-    """Complete a prefix of image names: nvidia is docker.io/nvidia, ghcr.io itself."""
-    prefix = prefix.strip("/")
-    host, _, rest = prefix.partition("/")
-    if "." in host or ":" in host or host == "localhost":
-        host = DOCKER_HUB if host.lower() == "index.docker.io" else host.lower()
-        return f"{host}/{rest}" if rest else host
-    return f"{DOCKER_HUB}/{prefix}"
-
-
-def _is_below(name: str, prefixes: Iterable[str]) -> bool:
-    """Return whether a name is one of the prefixes, or continues one with a new part, a tag or a digest."""
-    for prefix in prefixes:
-        # After a host alone, a colon begins a port: another registry.
-        ends = "/:@" if "/" in prefix else "/"
-        if name == prefix or (name.startswith(prefix) and name[len(prefix)] in ends):
-            return True
-    return False
+def is_below_index(url: str, indexes: Iterable[str]) -> bool:
+    """Return whether an address is that of one of these indexes, or below it. One that climbs with `..` is below none."""
+    address = f"{url.rstrip('/')}/"
+    return not _CLIMBS.search(url) and any(address.startswith(f"{each.rstrip('/')}/") for each in indexes)
 
 
 # Parts of a project's container files, each with its file and line.
@@ -294,8 +222,6 @@ class Stage:
     """Files with secrets that COPY or ADD takes in: named so, or .env files that name a token."""
     tokens_in_commands: tuple[Setting, ...]
     """RUN lines that hold a token or use a build argument named like one; the text never carries the value."""
-    labels: tuple[Setting, ...] | Unknown = NOT_READ
-    """Of LABEL, variables filled in."""
     copied_from: tuple[str, ...] | Unknown = NOT_READ
     """Stages and images of COPY --from."""
     programs: tuple[str, ...] | Unknown = NOT_READ
@@ -420,55 +346,9 @@ class Project:
     """Packages for GPUs that requirement files and pyproject.toml name."""
     locks: tuple[str, ...]
     env_files: tuple[EnvFile, ...]
-    policy: Policy | Unknown | None = NOT_READ
-    """The rules in its devkit.toml."""
     main_list: str | Unknown = NOT_READ
     """The requirement file that holds what the project needs, "" for none."""
     builds: tuple[LocalBuild, ...] | Unknown = NOT_READ
     """How the project itself is built, and its git submodules that compile against torch."""
     other_services: tuple[Service, ...] | Unknown = NOT_READ
     """Services that ask for a GPU, in Compose files that neither a dev container nor the folder itself starts from."""
-
-
-# Parsing of the [policy] table of devkit.toml.
-
-_LABEL = re.compile(r"[A-Za-z0-9](?:[\w./-]*[A-Za-z0-9])?", re.ASCII)
-_PREFIX = re.compile(r"[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w.-]+)*/?", re.ASCII)
-
-
-class InvalidPolicy(ValueError):  # noqa: N818 - named for what was read, as a user would say it
-    """A [policy] that devkit cannot enforce. `key` is the wrong one; `wanted` says what it should be, "" if unknown."""
-
-    def __init__(self, key: str, wanted: str) -> None:
-        super().__init__(f"policy.{key} must be {wanted}" if wanted else f"policy.{key} is not known")
-        self.key = key
-        self.wanted = wanted
-
-
-def parse_policy(table: object) -> Policy:
-    """Parse a [policy] table of devkit.toml. Raises InvalidPolicy."""
-    from devkit.facts.decode import InvalidValue, UnknownKey, decode_fields  # every command loads this module
-
-    if not isinstance(table, Mapping):
-        raise InvalidPolicy("", "a table")
-    try:
-        policy = Policy(**decode_fields(table, Policy))
-    except UnknownKey as error:
-        raise InvalidPolicy(error.key, "") from None
-    except InvalidValue as error:
-        raise InvalidPolicy(str(error.path[0]), error.expected) from None
-    for key, names in (("registries", policy.registries), ("indexes", policy.indexes)):
-        if "" in names:
-            raise InvalidPolicy(key, "a list of strings")
-    for name, value in policy.required_labels:
-        if not _LABEL.fullmatch(name) or any(ord(letter) < ord(" ") for letter in value):
-            raise InvalidPolicy(f"required_labels.{name}", "a label's name and a value of one line")
-    _validate_prefixes("registries", policy.registries)
-    _validate_prefixes("mirrors", (name for pair in policy.mirrors for name in pair))
-    return policy
-
-
-def _validate_prefixes(key: str, prefixes: Iterable[str]) -> None:
-    for prefix in prefixes:
-        if not _PREFIX.fullmatch(prefix):
-            raise InvalidPolicy(key, "names of registries or parts of them")

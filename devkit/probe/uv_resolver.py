@@ -37,7 +37,7 @@ from devkit.facts.dependencies import (
     ResolutionRequest,
     Resolved,
 )
-from devkit.facts.project import Policy
+from devkit.facts.project import is_below_index
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.requirements import INDEX_OPTIONS, OPTION, join_lines, parse_option, strip_login
 from devkit.probe.host import CALL_DEADLINE_S, TIMED_OUT, ProgramResult, run_program
@@ -371,9 +371,9 @@ def _require_consent(indexes: Iterable[PackageIndex], mirror: str, allowed: Coll
     named = [each for each in indexes if each.needs_consent]
     if mirror:
         named.append(PackageIndex(strip_login(mirror), SETTINGS_FILE, 1))
-    known = Policy(indexes=find_allowed_indexes(allowed)) if named else None
+    known = find_allowed_indexes(allowed) if named else ()
     for each in named:
-        if known is None or not known.allows_index(each.url):
+        if not is_below_index(each.url, known):
             address = to_one_line(each.url)
             raise DevkitError(
                 f"{each.origin} has packages taken from {address}, which you have not allowed",

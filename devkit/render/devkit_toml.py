@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, get_field_decoders
 from devkit.facts.dependencies import DependencyChoice
-from devkit.facts.project import InvalidPolicy, Policy, parse_policy
 from devkit.probe.documents import parse_toml
 from devkit.release import DOCUMENTATION_URL
 from devkit.render.toml_tables import find_key_position, set_toml_values, split_toml_error, write_value
@@ -32,8 +31,8 @@ class ProjectSettings:
     `as_of` is the day by which the project's packages were released, or "latest". `no_hold` leaves their versions open.
     `apt` are Debian packages, `sudo`
     lets the user install others inside.
-    `install_from` is "" for the origin of the running devkit, or "checkout" in devkit's own repository. `policy` is
-    None where there are no rules. `command` is one of the project that `devkit verify` runs.
+    `install_from` is "" for the origin of the running devkit, or "checkout" in devkit's own repository. `command` is
+    one of the project that `devkit verify` runs.
     """
 
     name: str = ""
@@ -68,7 +67,6 @@ class ProjectSettings:
     allow_indexes: tuple[str, ...] = ()
     torch_index: str = ""
     hub: str = ""
-    policy: Policy | None = None
     command: str = ""
     install_from: str = ""
 
@@ -147,18 +145,6 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "hub": ('"https://hub.example.org"', "mirror of the Hugging Face hub"),
         },
     ),
-    "policy": (
-        "Rules for the dev container, which plan, init and doctor enforce. With this table, root and privileged\n"
-        "# containers are forbidden.",
-        {
-            "registries": ('["docker.io/library"]', "images may come from these registries, or parts of them"),
-            "mirrors": ('{ "docker.io" = "mirror.example.org/hub" }', "mirrors of registries"),
-            "indexes": ('["https://pypi.example.org"]', "packages may come from these indexes"),
-            "required_labels": ('{ "org.example.team" = "ml" }', "labels of the image"),
-            "allow_root": ("true", "let the container run as root"),
-            "allow_privileged": ("true", "let the container be privileged"),
-        },
-    ),
     "verify": (
         "What `devkit verify` proves besides fine-tuning.",
         {"command": ('"pytest -x tests/quick"', "a command of the project that must work")},
@@ -169,6 +155,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
 
 REMOVED_SETTINGS = {
     "profiles": f"Remove it. Notebooks and a CI job: {DOCUMENTATION_URL}/guides/dev-container/",
+    "policy": f"Remove it. What checks its rules: {DOCUMENTATION_URL}/guides/team-lead/",
     "bake": f"Remove it. To publish the image: {DOCUMENTATION_URL}/guides/dev-container/",
 }
 """Keys of the last release, and what does their part."""
@@ -184,9 +171,6 @@ _ONE_OF = {
     "gpu_runtime": ("legacy", "cdi"),
 }
 """Setting -> its possible values, the same as those of its flag."""
-
-_PUBLIC_INDEXES = (("index", "https://pypi.org/simple"), ("torch_index", "https://download.pytorch.org/whl"))
-"""The indexes of packages without a mirror."""
 
 
 def parse_devkit_toml(content: bytes) -> ProjectSettings:
@@ -208,10 +192,9 @@ def parse_devkit_toml(content: bytes) -> ProjectSettings:
     for key, value in document.items():
         if key in FOREIGN_TABLES:
             continue
+        _refuse_removed(text, key)
         if key == "pins":
             found[key] = _parse_pins(value, text)
-        elif key == "policy":
-            found[key] = _parse_policy(value, text)
         elif isinstance(value, dict):
             found |= {name: _parse_value(key, name, setting, text) for name, setting in value.items()}
         else:
@@ -235,8 +218,7 @@ def parse_assignment(assignment: str) -> ProjectSettings:
         raise DevkitError(f"invalid --set {assignment}: {problem}", f"Known keys: {known}.")
     if not value.isascii() and _SURROGATE.search(value):
         raise DevkitError(f"invalid --set {assignment}: it is not text", "Write it in UTF-8.")
-    owner = ProjectSettings if section != "policy" else Policy
-    written = write_value(value, type(getattr(owner, key)))
+    written = write_value(value, type(getattr(ProjectSettings, key)))
     try:
         return parse_devkit_toml(f"[{section}]\n{key} = {written}".removeprefix("[]\n").encode())
     except DevkitError as error:
@@ -265,8 +247,7 @@ def _parse_value(section: str, key: str, value: object, text: str) -> object:
     allowed = SECTIONS.get(section, ("", {}))[1]
     shown = f"{section}.{key}" if section else key
     place = _format_place(find_key_position(text, (section, key) if section else (key,)))
-    if key in REMOVED_SETTINGS:
-        raise DevkitError(f"{place}: the setting {shown} was removed", REMOVED_SETTINGS[key])
+    _refuse_removed(text, section, key)
     if key not in allowed:
         raise _unknown_setting(place, shown)
     try:
@@ -290,17 +271,11 @@ def _parse_pins(value: object, text: str) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
-def _parse_policy(value: object, text: str) -> Policy:
-    try:
-        return parse_policy(value)
-    except InvalidPolicy as error:
-        place = _format_place(find_key_position(text, ("policy", *error.key.split(".", 1))))
-        if not error.wanted:
-            raise _unknown_setting(place, f"policy.{error.key}") from None
-        name = error.key.split(".")[0]
-        row = SECTIONS["policy"][1].get(name)
-        hint = f"Such as {name} = {row[0]}." if row else "Write it as [policy]."
-        raise DevkitError(f"{place}: {str(error).replace('policy. ', 'policy ')}", hint) from None
+def _refuse_removed(text: str, *path: str) -> None:
+    """Raise DevkitError for a key of the last release."""
+    if hint := REMOVED_SETTINGS.get(path[-1]):
+        shown = ".".join(filter(None, path))
+        raise DevkitError(f"{_format_place(find_key_position(text, path))}: the setting {shown} was removed", hint)
 
 
 def _unknown_setting(place: str, shown: str) -> DevkitError:
@@ -319,19 +294,6 @@ def _format_place(position: str) -> str:
     return f"{DEVKIT_TOML}:{position}" if position else DEVKIT_TOML
 
 
-def validate_indexes(settings: ProjectSettings) -> None:
-    """Raise DevkitError when packages would come from an index that the policy does not allow."""
-    if settings.policy is None or settings.wheelhouse:
-        return
-    for key, public in _PUBLIC_INDEXES:
-        url = getattr(settings, key) or public
-        if not settings.policy.allows_index(url):
-            raise DevkitError(
-                f"{DEVKIT_TOML}: policy.indexes does not allow {url} as a package source",
-                f"Name an allowed one as network.{key}: {', '.join(settings.policy.indexes)}.",
-            )
-
-
 def render_devkit_toml(settings: ProjectSettings, existing: bytes | None) -> str:
     """Render devkit.toml with these settings: a new file with comments, or `existing` with the settings that differ.
 
@@ -346,7 +308,7 @@ def render_devkit_toml(settings: ProjectSettings, existing: bytes | None) -> str
         ((section, key) if section else (key,)): _to_toml_item(value)
         for section, (_, keys) in SECTIONS.items()
         for key in keys
-        if (value := _get_value(settings, section, key)) != _get_value(before, section, key)
+        if (value := getattr(settings, key)) != getattr(before, key)
     }
     pins = settings.pins if settings.pins != before.pins else ()
     values |= {("pins", name): version for name, version in pins}
@@ -363,18 +325,13 @@ def _render_new(settings: ProjectSettings) -> str:
         chosen = [
             f"{key} = {_format_toml(value)}  # {meaning}"
             for key, (_, meaning) in keys.items()
-            if (value := _get_value(settings, section, key))
+            if (value := getattr(settings, key))
         ]
         if section == "pins":
             chosen = [f"{_format_toml(name)} = {_format_toml(version)}" for name, version in settings.pins]
-        # An empty table of rules is a policy, too.
-        if chosen or (section == "policy" and settings.policy is not None):
+        if chosen:
             lines += ["", *([f"[{section}]"] if section else []), *chosen]
     return "\n".join([*lines, ""])
-
-
-def _get_value(settings: ProjectSettings, section: str, key: str) -> object:
-    return getattr(settings.policy or Policy(), key) if section == "policy" else getattr(settings, key)
 
 
 def _to_toml_item(value: object) -> "Item":

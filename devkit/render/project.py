@@ -10,7 +10,6 @@ from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
-from devkit.facts.project import NO_POLICY
 from devkit.probe.project.reader import read_local_dependencies
 from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.render.changes import FileChange, compute_changes, is_unfinished, read_known_files
@@ -41,7 +40,6 @@ from devkit.render.devkit_toml import (
     ProjectSettings,
     parse_devkit_toml,
     render_devkit_toml,
-    validate_indexes,
     validate_packages,
 )
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, list_files, read_file
@@ -123,7 +121,6 @@ def open_project(directory: Path, overrides: ProjectSettings, path_options: Path
     if path_options.wheelhouse is not None:
         _validate_wheelhouse(path_options.wheelhouse)
         settings = replace(settings, wheelhouse=True)
-    validate_indexes(settings)
     validate_packages(settings)
     settings = replace(settings, name=name)
     return DevkitProject(root, settings, path_options, dependencies=_read_dependencies(root, settings))
@@ -211,11 +208,6 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
         raise DevkitError(
             f"{DEVKIT_TOML}: devkit.install_from is {settings.install_from!r}", 'Use "checkout", or leave it out.'
         )
-    if settings.sudo and settings.policy is not None and not settings.policy.allow_root:
-        raise DevkitError(
-            f"{DEVKIT_TOML}: project.sudo lets the container run as root, which the policy forbids",
-            "Leave sudo out, or set policy.allow_root.",
-        )
     return ContainerSettings(
         name=settings.name,
         slug=slugify(settings.name),
@@ -230,7 +222,6 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
         sudo=settings.sudo,
         editors=settings.editors,
         for_windows=is_for_windows(project),
-        policy=settings.policy or NO_POLICY,
         dependencies=project.dependencies,
     )
 

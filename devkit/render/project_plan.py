@@ -144,12 +144,10 @@ def read_project_settings(folder: str) -> "ProjectSettings | None":
     # Most projects have no devkit.toml: then its reader is not imported.
     if not os.access(f"{folder}/devkit.toml", os.F_OK):
         return None
-    from devkit.render.devkit_toml import DEVKIT_TOML, parse_devkit_toml, validate_indexes
+    from devkit.render.devkit_toml import DEVKIT_TOML, parse_devkit_toml
     from devkit.render.files import read_file
 
     content = read_file(Path(folder), DEVKIT_TOML)
     if content is None:
         return None
-    settings = parse_devkit_toml(content)
-    validate_indexes(settings)
-    return settings
+    return parse_devkit_toml(content)

@@ -129,15 +129,11 @@ def _find_nvcc(plan: Plan, problem: Problem) -> str:
         return plan.base_image
     if all(cuda >= row.since_cuda for row in problem.tables.compiled.toolkit):
         return FROM_WHEELS
-    policy = problem.request.policy
     for row in problem.tables.images.cuda_images:
         is_built = set(plan.architectures) <= set(row.machines)
         runs = base.glibc is None or row.glibc <= base.glibc
         if row.cuda.numbers[:2] == cuda.numbers[:2] and is_built and runs:
-            image = f"nvidia/cuda:{row.cuda}-devel-{row.system}"
-            image = policy.resolve_mirror(image) if policy else image
-            if policy is None or policy.allows_image(image):
-                return image
+            return f"nvidia/cuda:{row.cuda}-devel-{row.system}"
     return ""
 
 

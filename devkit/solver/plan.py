@@ -7,7 +7,6 @@ from enum import StrEnum
 from devkit.compat.specifiers import satisfies, satisfies_python
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Framework, Resolved
-from devkit.facts.project import Policy
 from devkit.facts.values import ComputeCapability, Release, Unknown
 
 PYTHON = "python"
@@ -93,7 +92,7 @@ class Request:
     """A request for a plan. None and empty leave the choice to the solver; `pins` are (package, version) pairs.
 
     `constraints` come from the project's files; several may be on one package. `gpu_runtime` is "legacy" or "cdi",
-    None where it is unknown. `policy` is that of the project, None without one. `apt` are Debian packages for the image.
+    None where it is unknown. `apt` are Debian packages for the image.
     `adds_packages` is false where a project says itself what it needs: then no transformers, peft, accelerate and
     bitsandbytes are added to it.
     `framework` None leaves it to the project; `framework_because` is how its files show it.
@@ -111,7 +110,6 @@ class Request:
     features: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     gpu_runtime: str | None = None
-    policy: Policy | None = None
     apt: tuple[str, ...] = ()
     adds_packages: bool = True
     framework: Framework | None = None

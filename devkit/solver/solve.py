@@ -8,15 +8,13 @@ from typing import Any
 
 from devkit.compat.version_tables import RowConfidence, Tables
 from devkit.facts.dependencies import Dependencies, Framework, PackageManager
-from devkit.facts.project import Policy
-from devkit.facts.values import Release
 from devkit.solver.assemble import assemble_plan
 from devkit.solver.candidates import Problem, build_problem, describe_request, list_candidates
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
 from devkit.solver.frameworks import plan_framework
 from devkit.solver.gpu_support import GRAPHICS, NVCC
-from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, explain_field, parse_torch
+from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, parse_torch
 from devkit.solver.project import add_project_constraints, find_dependency_warnings
 from devkit.solver.system_packages import add_system_packages
 from devkit.text import join_words
@@ -33,7 +31,6 @@ _LABELS = {
     Vendor.CPU: re.compile("cpu"),
 }
 """The labels of torch's builds, by vendor. Numbers in one of them have as many digits as in another."""
-POLICY_SOURCE = "devkit.toml"
 
 
 def solve_project(request: Request, dependencies: Dependencies, tables: Tables) -> Plan | Conflict:
@@ -103,30 +100,7 @@ def _settle_framework(request: Request, dependencies: Dependencies) -> Request:
 
 
 def solve(request: Request, tables: Tables) -> Plan | Conflict:
-    """Solve a request: the plan for it, or the rules that refuse it together with the nearest plan.
-
-    The policy comes last, as it concerns images alone: it names an image by its mirror, and in place of one that it
-    forbids it takes another that it allows, if the tables have one.
-    """
-    answer = _solve_without_policy(request, tables)
-    policy = request.policy
-    if policy is None:
-        return answer
-    if isinstance(answer, Conflict):
-        nearest = answer.nearest and _mirror(answer.nearest, policy)
-        return replace(answer, nearest=nearest if nearest and not _refuse(nearest, policy) else None)
-    refusal = _refuse(answer, policy)
-    if refusal is None:
-        return _mirror(answer, policy)
-    for image in () if request.image else _list_allowed_images(answer, policy, tables):
-        other = _solve_without_policy(replace(request, image=image), tables)
-        if isinstance(other, Plan) and _refuse(other, policy) is None:
-            because = f"allowed by policy.registries; {answer.base_image} is not"
-            return explain_field(_mirror(other, policy), "base_image", because)
-    return Conflict(f"{answer.base_image} under the policy of {POLICY_SOURCE}", (refusal,), None, "", answer.data_as_of)
-
-
-def _solve_without_policy(request: Request, tables: Tables) -> Plan | Conflict:
+    """Solve a request: the plan for it, or the rules that refuse it together with the nearest plan."""
     problem = build_problem(request, tables)
     if request.framework not in (None, Framework.TORCH):
         return plan_framework(problem)
@@ -269,30 +243,3 @@ def _give_up(request: Request, original: Request, before: tuple[str, ...]) -> It
         for names in combinations(named, count):
             changed = replace(request, **{name: defaults[name] for name in names})
             yield Relaxation(changed, original, (*before, *names))
-
-
-def _refuse(plan: Plan, policy: Policy) -> Blocker | None:
-    image = policy.resolve_mirror(plan.base_image)
-    if policy.allows_image(image):
-        return None
-    allowed = join_words(policy.registries, "or")
-    return Blocker("policy", f"the base image {image} is not from an allowed registry: {allowed}", POLICY_SOURCE)
-
-
-def _list_allowed_images(plan: Plan, policy: Policy, tables: Tables) -> Iterator[str]:
-    """List images of the tables that the policy allows: Python's first, then those for the plan's CUDA."""
-    images = tables.images
-    tags = [row.tag for row in images.python_images]
-    if plan.cuda is not None:
-        numbers = Release.parse(plan.cuda).numbers
-        rows = [row for row in images.cuda_images if row.cuda.numbers[:2] == numbers and not row.may_vanish]
-        tags += [f"nvidia/cuda:{row.cuda}-base-{row.system}" for row in rows]
-    return (tag for tag in tags if policy.allows_image(policy.resolve_mirror(tag)))
-
-
-def _mirror(plan: Plan, policy: Policy) -> Plan:
-    image = policy.resolve_mirror(plan.base_image)
-    if image == plan.base_image:
-        return plan
-    because = f"{plan.because('base_image')}; from policy.mirrors"
-    return explain_field(replace(plan, base_image=image), "base_image", because, value=image)

@@ -373,7 +373,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["estimate", "--method", "sft"], "Did you mean --objective sft?", id="the value of another flag"),
         pytest.param(["plan", "--gpu-name", "T4"], "Did you mean --gpu or", id="more words than a flag has"),
         pytest.param(["update", "--torch", "2"], "devkit init --torch or devkit plan --torch", id="a flag of others"),
-        pytest.param(["doctor", "."], "Did you mean --project DIR or", id="a folder without its flag"),
+        pytest.param(["doctor", "."], "Did you mean --project DIR?", id="a folder without its flag"),
         pytest.param(["generate", "Who are you?"], "Did you mean --prompt TEXT", id="a text without its flag"),
         pytest.param(["plan", __file__], "--requirements FILE", id="a file for a folder"),
         pytest.param(["up", "-d"], "Options: --config, --context,", id="a flag that resembles none of a few"),

@@ -72,7 +72,7 @@ HOSTILE = {
     "a list of YAML": "[a, b]",
     "a map of JSON": '{"a": 1}',
     "an end of a JSON string": '", "privileged": true, "x": "',
-    "a table of TOML": "a\n[policy]\nallow_root = true",
+    "a table of TOML": "a\n[project]\nsudo = true",
     "an end of a TOML string": '"\nimage = "evil',
     "a path upwards": "../../etc/passwd",
     "an absolute path": "/etc/passwd",

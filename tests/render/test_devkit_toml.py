@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import BuildNeed, Resolved, SourceBuild
-from devkit.facts.project import Policy
 from devkit.facts.settings import SettingInfo
 from devkit.facts.values import ComputeCapability, Release
 from devkit.render.devkit_lock import parse_lock, parse_locked_plan, render_lock
@@ -35,12 +34,6 @@ SETTINGS = ProjectSettings(
     torch="2.13.0",
     pins=(("peft", "0.21.2"),),
     wheelhouse=True,
-    policy=Policy(
-        registries=("docker.io/library", "registry.example.org:5000/ml"),
-        mirrors=(("docker.io", "mirror.example.org/hub"),),
-        required_labels=(("org.example.team", 'the "ML" team'),),
-        allow_root=True,
-    ),
 )
 
 
@@ -93,10 +86,6 @@ def test_flags_win_and_what_they_leave_open_stays():
         pytest.param(b"\xef\xbb\xbf[target]\ngpus = 'H100'", "2:1", id="a wrong type after a byte order mark"),
         pytest.param(b"[pins]\npeft = '1'\ntrl = 2", "3:1", id="a pin that is a number"),
         pytest.param(b"x = " + b"9" * 5000, "", id="a number that is too long to read"),
-        pytest.param(b"[policy]\nregistreis = []", "2:1", id="an unknown rule"),
-        pytest.param(b"[policy.required_labels]\n'a b' = 'x'", "2:1", id="a label with a space in its name"),
-        pytest.param(b'[policy]\nrequired_labels.team = "a\\nb"', "2:1", id="a label of two lines"),
-        pytest.param(b"[policy]\nregistries = ['https://docker.io']", "2:1", id="an address for a registry"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line_and_column(content, place):
@@ -110,9 +99,8 @@ def test_what_is_wrong_is_named_with_its_line_and_column(content, place):
     ("text", "near"),
     [
         ("[versions]\ntorhc = '2'", "versions.torch"),
-        ("[policy]\nregistreis = []", "policy.registries"),
         ("torch = '2.13.0'", "versions.torch"),
-        ("[network]\nregistries = []", "policy.registries"),
+        ("[network]\napt = []", "project.apt"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest_known_one(text, near):
@@ -121,15 +109,15 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one(text, near):
     assert refused.value.hint == f"Did you mean {near}?"
 
 
-@pytest.mark.parametrize("line", ["profiles = ['ci']", "bake = true"])
-def test_a_removed_key_is_answered_with_what_does_its_part(line):
-    with pytest.raises(DevkitError, match=r"devkit.toml:2:1: the setting container\.\w+ was removed") as refused:
-        parse_devkit_toml(f"[container]\n{line}".encode())
-    assert "/guides/dev-container/" in refused.value.hint
+@pytest.mark.parametrize("text", ["[container]\nprofiles = ['ci']", "[container]\nbake = true", "name = 'x'\n[policy]"])
+def test_a_removed_key_is_answered_with_what_does_its_part(text):
+    with pytest.raises(DevkitError, match=r"devkit.toml:2:\d: the setting [.\w]+ was removed") as refused:
+        parse_devkit_toml(text.encode())
+    assert "/guides/" in refused.value.hint
 
 
-def test_an_edit_leaves_the_policy_and_a_byte_order_mark_alone():
-    text = "\ufeff[policy] # ours\nrequired_labels = {team='ml'}\n"
+def test_an_edit_leaves_comments_and_a_byte_order_mark_alone():
+    text = "\ufeff[network] # ours\nindex = 'https://pypi.example.org/simple'\n"
     settings = replace(parse_devkit_toml(text.encode()), torch="2.13.0")
     assert render_devkit_toml(settings, text.encode()).startswith(text)
     assert parse_devkit_toml(render_devkit_toml(settings, text.encode()).encode()) == settings

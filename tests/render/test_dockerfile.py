@@ -1,4 +1,4 @@
-"""The Dockerfile and what is built from it: packages of the distribution and of conda, and the policy's labels."""
+"""The Dockerfile and what is built from it: packages of the distribution and of conda."""
 
 import os
 import re
@@ -13,13 +13,9 @@ import yaml
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import CondaPackage, Dependencies, PackageManager
-from devkit.facts.project import Policy
-from devkit.probe.project.dockerfile import parse_dockerfile
 from devkit.render.container.compose import render_devcontainer_compose
-from devkit.render.container.image import quote_labels, render_dockerfile
+from devkit.render.container.image import render_dockerfile
 from devkit.render.container.settings import ContainerSettings, FromIndex
-from devkit.render.devkit_toml import ProjectSettings, validate_indexes
-from devkit.render.project import DevkitProject, PathOptions, build_container_settings
 from devkit.solver.plan import SYSTEM_PACKAGE, Reason
 from devkit.solver.system_packages import REQUESTED
 from tests.render.plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
@@ -233,17 +229,6 @@ def test_sudo(sudo):
     assert ("security_opt" not in service) is sudo
 
 
-@pytest.mark.parametrize(("allow_root", "is_refused"), [(False, True), (True, False)])
-def test_a_policy_decides_on_sudo(tmp_path, allow_root, is_refused):
-    settings = ProjectSettings(name="demo", sudo=True, policy=Policy(allow_root=allow_root))
-    project = DevkitProject(tmp_path, settings, PathOptions())
-    if is_refused:
-        with pytest.raises(DevkitError, match="policy forbids"):
-            build_container_settings(project)
-    else:
-        assert build_container_settings(project).sudo
-
-
 # The image of a conda project: micromamba makes the environment, and uv installs into it.
 
 
@@ -291,47 +276,3 @@ def test_a_torch_of_conda_ends_the_build_with_the_names_of_who_brought_it(tmp_pa
 def test_a_closed_network_has_no_channel():
     with pytest.raises(DevkitError, match="a wheelhouse has no conda packages, but this project needs openmm"):
         made(OPENFOLD, uses_wheelhouse=True)
-
-
-# What a policy asks of the files: labels that say what they should, and indexes that are allowed.
-
-
-def labeled(*labels):
-    return replace(PLAIN, policy=Policy(required_labels=labels))
-
-
-def test_labels_stand_in_the_image_and_read_back():
-    text = render_dockerfile(CPU_PLAN, labeled(("org.example.team", 'the "ML" team'), ("cost", "$5 \\ day")))
-    labels = parse_dockerfile(text, path="Dockerfile", arguments={}).stages[-1].labels
-    assert {(each.name, each.value) for each in labels} == {
-        ("org.example.team", 'the "ML" team'),
-        ("cost", "$5 \\ day"),
-    }
-
-
-def test_a_value_of_two_lines_never_reaches_a_dockerfile():
-    with pytest.raises(DevkitError, match="not one line"):
-        quote_labels(labeled(("a", "b\nRUN evil")))
-
-
-@pytest.mark.parametrize(
-    ("settings", "refused"),
-    [
-        pytest.param(ProjectSettings(policy=Policy(indexes=("https://a.example",))), "pypi.org", id="the public index"),
-        pytest.param(
-            ProjectSettings(policy=Policy(indexes=("https://a.example",)), index="https://a.example/simple"),
-            "download.pytorch.org",
-            id="the public index of torch",
-        ),
-        pytest.param(
-            ProjectSettings(policy=Policy(indexes=("https://a.example",)), wheelhouse=True), "", id="no index at all"
-        ),
-    ],
-)
-def test_packages_come_from_allowed_indexes(settings, refused):
-    if not refused:
-        validate_indexes(settings)
-        return
-    with pytest.raises(DevkitError, match=refused) as error:
-        validate_indexes(settings)
-    assert "https://a.example" in error.value.hint

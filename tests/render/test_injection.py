@@ -15,7 +15,6 @@ import pytest
 
 from devkit.cli import COMMANDS, devkit
 from devkit.errors import DevkitError
-from devkit.facts.project import Policy
 from devkit.render.container.settings import slugify, validate_project_name
 from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings, parse_devkit_toml, render_devkit_toml
 from tests.render.injection import HOSTILE, WORDS, Ran, assert_refused_or_carried, assert_said_cleanly, fixed, ran, tree
@@ -44,10 +43,6 @@ HARMLESS = {
     "apt": "harmless-package",
     "packages": "harmless-package",
     "command": "harmless command",
-    "required_labels' names": "harmless-label",
-    "required_labels' values": "harmless-value",
-    "mirrors' names": "harmless.example/prefix",
-    "mirrors' values": "harmless.example/mirror",
 }
 """A value that works, for each flag and setting that may keep a hostile one."""
 
@@ -73,8 +68,6 @@ def setting_makers() -> dict[str, Callable[[str], ProjectSettings]]:
         if field.name == "pins":
             makers["pins' package"] = lambda value: ProjectSettings(pins=((value, "7.7.7.7"),))
             makers["pins' version"] = lambda value: ProjectSettings(pins=(("harmless-package", value),))
-        elif field.name == "policy":
-            makers |= policies()
         elif kind is str:
             makers[field.name] = lambda value, name=field.name: ProjectSettings(**{name: value})
         elif kind is tuple:
@@ -82,24 +75,6 @@ def setting_makers() -> dict[str, Callable[[str], ProjectSettings]]:
         else:
             assert kind is bool, f"say here how {field.name} takes a text"
     return makers
-
-
-def policies() -> dict[str, Callable[[str], ProjectSettings]]:
-    """The same for each rule of [policy]; a rule with pairs takes a text on both sides."""
-    makers: dict[str, Callable[[str], ProjectSettings]] = {}
-    for rule in fields(Policy):
-        if isinstance(getattr(Policy(), rule.name), bool):
-            continue
-        if rule.name in ("mirrors", "required_labels"):
-            makers[f"{rule.name}' names"] = lambda value, rule=rule.name: rules(rule, ((value, "harmless.value"),))
-            makers[f"{rule.name}' values"] = lambda value, rule=rule.name: rules(rule, (("harmless.name", value),))
-        else:
-            makers[rule.name] = lambda value, rule=rule.name: rules(rule, (value,))
-    return makers
-
-
-def rules(name: str, value: object) -> ProjectSettings:
-    return ProjectSettings(policy=Policy(**{name: value}))
 
 
 def swaps_of(setting: str, value: str) -> dict[str, str]:

@@ -13,7 +13,6 @@ from devkit.facts.dependencies import (
     Resolved,
     SourceBuild,
 )
-from devkit.facts.project import Policy
 from devkit.solver.candidates import Problem
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_costs
 from devkit.solver.plan import FROM_WHEELS, CompileMode, Plan, Vendor
@@ -29,11 +28,11 @@ def need(name, specifier="", url=""):
     return PackageRequirement(name, specifier, "requirements.txt", 1, url=url)
 
 
-def solve(*needs, machine=NEW, builds=(), policy=None, **wanted):
+def solve(*needs, machine=NEW, builds=(), **wanted):
     dependencies = replace(
         NO_DEPENDENCIES, files=("requirements.txt",), needs=needs, builds=builds, builds_itself=bool(builds)
     )
-    request = replace(build_request(machines=(machine,), **wanted), policy=policy)
+    request = build_request(machines=(machine,), **wanted)
     answer = solve_project(request, dependencies, load_tables())
     assert isinstance(answer, Plan), answer
     return answer
@@ -41,6 +40,13 @@ def solve(*needs, machine=NEW, builds=(), policy=None, **wanted):
 
 def modes(plan):
     return {each.name: each.mode for each in plan.compiled}
+
+
+def test_a_cuda_whose_images_are_deleted_has_no_nvcc():
+    t4 = build_machine_from_flags(driver="570.124.06", gpus=("T4",))
+    plan = solve(need("mamba-ssm"), machine=t4, torch="1.12.1+cu102")
+    assert modes(plan) == {"mamba-ssm": CompileMode.LEFT_OUT}
+    assert any("no nvcc of CUDA 10.2 is known" in each for each in plan.warnings)
 
 
 def test_a_compiled_package_takes_the_newest_torch_that_it_compiles_with():
@@ -158,16 +164,6 @@ def test_a_build_of_the_projects_own_gets_nvcc_and_is_named():
 def test_an_nvcc_older_than_the_gpu_compiles_for_the_one_before_it(torch, gpu, targets):
     machine = build_machine_from_flags(driver="570.124.06", gpus=(gpu,))
     assert solve(machine=machine, torch=torch).capabilities == targets
-
-
-def test_a_policy_decides_on_the_image_that_nvcc_comes_from():
-    mirrored = Policy(registries=("mirror.example.org",), mirrors=(("docker.io", "mirror.example.org/hub"),))
-    plan = solve(need("mamba-ssm"), machine=OLD, policy=mirrored)
-    assert plan.nvcc.startswith("mirror.example.org/hub/nvidia/cuda:12.6.3-devel-")
-    closed = Policy(registries=("docker.io/library",))
-    plan = solve(need("mamba-ssm"), machine=OLD, policy=closed)
-    assert modes(plan) == {"mamba-ssm": CompileMode.LEFT_OUT}
-    assert any("no nvcc of CUDA 12.6 is known" in each for each in plan.warnings)
 
 
 @pytest.mark.parametrize(

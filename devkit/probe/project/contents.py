@@ -1,4 +1,4 @@
-"""The facts of a project: its dev containers, Compose services, Dockerfiles, requirement files and policy."""
+"""The facts of a project: its dev containers, Compose services, Dockerfiles, and requirement files."""
 
 import re
 from collections.abc import Mapping
@@ -8,13 +8,9 @@ from devkit.facts.project import (
     DevContainer,
     Dockerfile,
     EnvFile,
-    InvalidPolicy,
-    Policy,
     Project,
     Service,
-    parse_policy,
 )
-from devkit.facts.values import Unknown
 from devkit.probe.dependencies.local_builds import find_local_builds
 from devkit.probe.dependencies.requirement_lists import choose_main_list, find_lists
 from devkit.probe.documents import (
@@ -41,7 +37,7 @@ from devkit.probe.project.dockerfile import find_secret_files, is_ignored, parse
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirements
 
-POLICY_FILE = "devkit.toml"
+SETTINGS_FILE = "devkit.toml"
 
 MAX_DEV_CONTAINERS = 20
 MAX_OTHER_FILES = 20
@@ -59,6 +55,7 @@ def read_project_contents(files: ProjectFiles) -> Project:
     services, arguments = _services(roots, files)
     for root in roots:
         arguments = read_dev_container_build_args(root) | arguments
+    check_settings_file(files)
     return Project(
         folder=files.folder,
         dev_containers=dev_containers,
@@ -67,7 +64,6 @@ def read_project_contents(files: ProjectFiles) -> Project:
         installs=read_gpu_requirements(files),
         locks=find_lock_files(files),
         env_files=_env_files(files),
-        policy=read_policy(files),
         main_list=choose_main_list(apart, find_lists(apart))[0],
         builds=find_local_builds(apart, ()),
         other_services=_find_other_services(apart, {path for service in services for path in service.files}),
@@ -165,19 +161,12 @@ def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:
     return tuple(found)
 
 
-def read_policy(files: ProjectFiles) -> Policy | Unknown | None:
-    """Read the [policy] of a project; None without one."""
-    text = files.read(POLICY_FILE, POLICY_FILE)
-    if text is None:
-        return Unknown(f"{POLICY_FILE} cannot be read") if files.has(POLICY_FILE) else None
+def check_settings_file(files: ProjectFiles) -> None:
+    """Record a devkit.toml that is not TOML as broken, or that has rules, which this release does not check."""
+    text = files.read(SETTINGS_FILE, SETTINGS_FILE) or ""
     try:
-        document = parse_toml(text)
+        if "policy" in parse_toml(text):
+            line = next(number for number, each in enumerate(text.splitlines(), 1) if "policy" in each)
+            files.broken(SETTINGS_FILE, "[policy] was removed, and its rules are not checked", line)
     except ValueError as error:
-        files.broken(POLICY_FILE, str(error), find_toml_line(error))
-        return Unknown(f"{POLICY_FILE} is not TOML")
-    if "policy" not in document:
-        return None
-    try:
-        return parse_policy(document["policy"])
-    except InvalidPolicy as wrong:
-        return Unknown(f"{POLICY_FILE}: {wrong}")
+        files.broken(SETTINGS_FILE, str(error), find_toml_line(error))

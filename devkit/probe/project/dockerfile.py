@@ -40,10 +40,6 @@ _NOTHING_FOUND: dict[str, Any] = {
 FindSecretFiles = Callable[[str, int], tuple[str, ...]]
 """Tells which files with secrets a COPY source takes in, given the line of the instruction."""
 
-_LABEL = re.compile(
-    r"""((?<!\S)"(?:[^"\\]|\\.)*"|(?<!\S)'[^']*'|(?<![^\s="'])[^\s="']+)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s\\])*)"""
-)
-
 _PAIR = re.compile(r"""([A-Za-z_]\w*)(?:=((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s\\])*))?""")
 
 
@@ -131,15 +127,6 @@ class _StageReader:
             self._copy(instruction)
         elif keyword == "RUN":
             self._run(instruction)
-        elif keyword == "LABEL":
-            first = text.split(maxsplit=1)
-            # In either form: name=value name="value", or name value.
-            if len(first) == 2 and "=" not in first[0]:
-                self._add("labels", Setting(first[0], first[1], self._path, line))
-                return
-            for pair in _LABEL.findall(text):
-                name, value = (_unquoted(part, self._arguments, self._expansion) for part in pair)
-                self._add("labels", Setting(name, value, self._path, line))
 
     def _add(self, name: str, *values: object) -> None:
         self._found.setdefault(name, []).extend(values)

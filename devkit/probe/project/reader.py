@@ -63,7 +63,6 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
             locks=(),
             env_files=(),
             files=(),
-            policy=None,
             main_list="",
             builds=(),
             other_services=(),

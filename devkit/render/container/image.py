@@ -92,7 +92,6 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         has_certificates=bool(settings.certificates),
         uses_wheelhouse=settings.uses_wheelhouse,
         mirrors=build_mirror_variables(settings),
-        labels=quote_labels(settings),
         system_packages=[*packages, *for_editors],
         for_editors=bool(for_editors),
         linter=find_linter(settings),
@@ -132,22 +131,6 @@ def _describe_devkit(settings: ContainerSettings) -> tuple[str, str]:
             assert_never(settings.source)
 
 
-def quote_labels(settings: ContainerSettings) -> tuple[str, ...]:
-    """Return `"name"="value"` for each label of the policy, sorted. Raises DevkitError for an invalid one."""
-    labels = sorted(settings.policy.required_labels)
-    return tuple(f"{_quote_label(name)}={_quote_label(value)}" for name, value in labels)
-
-
-def _quote_label(text: str) -> str:
-    """Quote a text: between double quotes a backslash, a quote and the dollar of a variable are escaped.
-
-    Source: Docker, "Dockerfile reference", LABEL and "Environment replacement".
-    """
-    if not text.isprintable():
-        raise DevkitError(f"{text!r} cannot be a label: it is not one line of text", "Correct it in devkit.toml.")
-    return '"' + re.sub(r'[\\"$]', r"\\\g<0>", text) + '"'
-
-
 def render_ignore_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """Render the ignore files of git and of the image build."""
     allowed = ["installer.lock", "torch.lock", "requirements.lock", "tools.lock"] if settings.python_lock else []
@@ -173,7 +156,7 @@ CONDA_FILE = "conda.yaml"
 
 
 def find_conda_image(settings: ContainerSettings) -> str:
-    """Find the image that brings micromamba; "" for a project without conda packages. Raises DevkitError for a forbidden one."""
+    """Find the image that brings micromamba; "" for a project without conda packages. Raises DevkitError for a wheelhouse."""
     packages = settings.dependencies.conda
     if not packages:
         return ""
@@ -184,13 +167,7 @@ def find_conda_image(settings: ContainerSettings) -> str:
             "Name a base image that has them with --image, and ignore the project's files: --ignore-dependencies.",
         )
     version = next(row.version for row in load_tables().images.tools if row.name == "micromamba")
-    image = settings.policy.resolve_mirror(f"mambaorg/micromamba:{require_safe('version', version)}")
-    if not settings.policy.allows_image(image):
-        raise DevkitError(
-            f"{image} provides micromamba, but policy.registries does not allow its registry",
-            "Name its mirror in policy.mirrors, or ignore the project's files: --ignore-dependencies.",
-        )
-    return require_safe("base image", image)
+    return f"mambaorg/micromamba:{require_safe('version', version)}"
 
 
 def render_conda_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:

@@ -23,7 +23,7 @@ from devkit.facts.dependencies import (
     RequirementSources,
     Resolved,
 )
-from devkit.facts.project import Policy
+from devkit.facts.project import is_below_index
 from devkit.probe.host import decode_text
 from devkit.probe.package_indexes import PUBLISHERS
 from devkit.release import __version__
@@ -311,11 +311,10 @@ def _build_index_order(found: Dependencies, mirror: str = "") -> Iterator[str]:
     """
     lists = {*found.lists, *found.included} - {_PYPROJECT}
     named = [each for each in found.indexes if each.path in lists]
-    publishers = Policy(indexes=PUBLISHERS)
     private = [
         each
         for each in named
-        if each.is_third_party and each.use is not IndexUse.LINKS and not publishers.allows_index(each.url)
+        if each.is_third_party and each.use is not IndexUse.LINKS and not is_below_index(each.url, PUBLISHERS)
     ]
     if not private:
         if any(each.use is not IndexUse.DEFAULT or not each.is_third_party for each in named):

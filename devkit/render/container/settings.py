@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
-from devkit.facts.project import NO_POLICY, Policy
 from devkit.solver.plan import Plan
 
 _UNSAFE_CHARACTERS = frozenset('"`$\\')
@@ -69,7 +68,7 @@ class ContainerSettings:
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
     `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
     () for all. `for_windows` adds what a Windows host without a POSIX shell needs.
-    `policy` restricts images and requires labels. `image_digest` is `sha256:…` of the base image;
+    `image_digest` is `sha256:…` of the base image;
     `python_lock` and `tools_lock` requirements files with hashes, both or neither.
     `hashes` are the SHA-256 of the files of a held version, such as "click==8.5.1", as an earlier run wrote them.
     `dependencies` are the project's own packages. With `sudo` the user may become root without a password.
@@ -87,7 +86,6 @@ class ContainerSettings:
     devices: tuple[str, ...] = ()
     editors: tuple[str, ...] = ()
     for_windows: bool = False
-    policy: Policy = NO_POLICY
     image_digest: str = ""
     python_lock: str = ""
     tools_lock: str = ""

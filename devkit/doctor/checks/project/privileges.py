@@ -1,14 +1,12 @@
-"""Checks of a container's privileges: user, mounts, shared memory, engine socket, and the project's policy."""
+"""Checks of a container's privileges: user, mounts, shared memory and the engine's socket."""
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
     find_gpu_evidence,
     find_torch_evidence,
-    require_project,
     require_project_containers,
 )
 from devkit.doctor.checks.project.images import CudaTag
@@ -19,16 +17,14 @@ from devkit.doctor.preconditions import (
     require,
     require_container_engine,
     require_host,
-    require_some,
     require_system,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
 from devkit.facts.engine import Engine, EngineKind
 from devkit.facts.model import Facts
-from devkit.facts.project import Mount, Policy, Setting
-from devkit.facts.values import Unknown
-from devkit.text import format_bytes, join_words
+from devkit.facts.project import Mount, Setting
+from devkit.text import format_bytes
 
 _ENGINE_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "//var/run/docker.sock")
 SHM_SIZE = "8gb"
@@ -242,70 +238,3 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Problem]:
             continue
         path, evidence = container.dev.path, (f"{container.dev.path}: no userns", "the engine is rootless Podman")
         yield problem("no-keep-id", found_at=container.location, subject=path, evidence=evidence, path=path)
-
-
-@check("PRJ032")
-def containers_follow_policy(facts: Facts) -> Iterator[Problem]:
-    project = require_project(facts)
-    policy = require_some(project.policy, "devkit.toml sets no policy")
-    named: list[Setting | None] = []
-    for dockerfile in project.dockerfiles:
-        stages = {stage.name for stage in dockerfile.stages if stage.name}
-        froms = (stage for stage in dockerfile.stages if stage.image not in stages)
-        named += [Setting("FROM", stage.image, dockerfile.path, stage.line) for stage in froms]
-    named += [service.image for service in project.services if service.build is None]
-    named += [one.image for one in project.dev_containers]
-    for image in dict.fromkeys(each for each in named if each is not None and "$" not in each.value):
-        if not policy.allows_image(image.value):
-            mirrored = policy.resolve_mirror(image.value)
-            yield problem(
-                "image",
-                **_cite(image),
-                image=image.value,
-                registries=join_words(policy.registries, "or"),
-                mirrored=mirrored if policy.allows_image(mirrored) else "",
-            )
-    of_images = (
-        install for dockerfile in project.dockerfiles for stage in dockerfile.stages for install in stage.installs
-    )
-    of_editors = (install for dev in project.dev_containers for install in dev.installs)
-    for install in (*of_images, *of_editors, *project.installs):
-        for url in install.indexes:
-            if not policy.allows_index(url):
-                place = Setting("index", url, install.path, install.line)
-                yield problem("index", **_cite(place), url=url, indexes=join_words(policy.indexes, "or"))
-    for container in require_project_containers(facts):
-        yield from _check_privileges(container, policy)
-        yield from _check_labels(container, policy)
-
-
-def _cite(place: Setting) -> dict[str, Any]:
-    return {"found_at": place, "evidence": (cite(place, f"{place.name} {place.value}"), "devkit.toml: [policy]")}
-
-
-def _check_privileges(container: ProjectContainer, policy: Policy) -> Iterator[Problem]:
-    privileged = container.setting("privileged")
-    if not policy.allow_privileged and privileged is not None and privileged.value.lower() == "true":
-        yield problem("privileged", **_cite(privileged), container=container.name)
-    user, image = container.user, container.image
-    if policy.allow_root:
-        return
-    if user is not None and user.value in _ROOT:
-        yield problem("root", **_cite(user), container=container.name)
-    elif user is None and image is not None and is_root_image(image.value):
-        yield problem("no-user", **_cite(image), container=container.name)
-
-
-def _check_labels(container: ProjectContainer, policy: Policy) -> Iterator[Problem]:
-    if container.dockerfile is None or not container.stages:
-        return
-    labels: dict[str, str] = {}
-    for stage in container.stages:
-        if isinstance(stage.labels, Unknown):
-            return
-        labels |= {label.name: label.value for label in stage.labels}
-    missing = [(name, value) for name, value in policy.required_labels if labels.get(name) != value]
-    if missing:
-        place = Setting("FROM", "", container.dockerfile.path, container.stages[-1].line)
-        wanted = join_words(f"{name}={value}" for name, value in missing)
-        yield problem("labels", **_cite(place), labels=wanted)
