@@ -43,8 +43,8 @@ def commands(project: Path, compose: list[str]) -> Iterator[tuple[list[str], dic
     if compose:
         config = [*compose, "--file", str(folder / "docker-compose.yml"), "config", "--quiet"]
         yield config, {}
-        modes = re.search(r"^#   DEVKIT_GPU +(.+)$", (folder / "gpu.sh").read_text(encoding="utf-8"), re.MULTILINE)
-        for mode in modes[1].split(", ") if modes else []:
+        (modes,) = re.findall(r"^# .* DEVKIT_GPU=(\S+)$", (folder / "gpu.sh").read_text(encoding="utf-8"), re.MULTILINE)
+        for mode in modes.split("|"):
             yield ["sh", str(folder / "gpu.sh")], {"DEVKIT_GPU": mode}
             yield config, {}
 

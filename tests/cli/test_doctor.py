@@ -202,6 +202,11 @@ def test_every_form_is_printed_or_written_with_the_same_exit_code(saved, tmp_pat
     assert not to_file or result.stdout == ""
 
 
+def test_fewer_gpus_than_expected_are_a_problem(saved):
+    verdicts = [invoke("--facts", saved("m", healthy()), "--expect-gpus", count).exit_code for count in ("1", "2")]
+    assert verdicts == [0, 1]
+
+
 def test_sarif_says_how_the_command_ended(saved):
     for arguments, code in [((), 0), (("--strict",), 1)]:
         result = invoke("--facts", saved("m", changed(healthy(), {"compose": None})), "--format", "sarif", *arguments)

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.nightly
 
 def modes(script: Path) -> list[str]:
     """The ways to pass on GPUs that a script of a project knows."""
-    (named,) = re.findall(r"^#   DEVKIT_GPU +(.+)$", script.read_text(), re.MULTILINE)
-    return named.split(", ")
+    (named,) = re.findall(r"^# .* DEVKIT_GPU=(\S+)$", script.read_text(), re.MULTILINE)
+    return named.split("|")
 
 
 def gpus_asked_for(service: dict[str, object]) -> bool:
@@ -49,7 +49,7 @@ def test_compose_accepts_every_project_with_every_overlay(suite: str, tmp_path: 
             without_container = {name for name, each in services.items() if each.get("deploy", {}).get("replicas") == 0}
             assert without_container <= {"gpu"}
             read += 1
-    assert read >= 100
+    assert read >= 60
 
 
 @pytest.mark.parametrize("suite", binaries.SUITES)

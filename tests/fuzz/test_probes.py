@@ -14,7 +14,7 @@ from tests.fuzz.profile import FUZZ, SLOWEST_S
 from tests.fuzz.texts import nearly
 from tests.hosts import facts_of, machine
 
-NOT_PROBED = {"taken_at", "devkit", "inside", "trials", "expected_gpus", "training"}
+NOT_PROBED = {"taken_at", "devkit", "inside", "trials", "expected_gpus"}
 MACHINES = (
     "ubuntu-4090-ok",
     "in-container-ok",
