@@ -36,6 +36,7 @@ PACKAGES_THEMSELVES = {
     "torch-wheel",
     "torchcodec-wheel",
     "bnb-wheel",
+    "openmmlab-wheels",
     "transformers-wheel",
     "auditwheel",
     "pypi",

@@ -205,11 +205,11 @@ def test_a_gcc_that_cuda_takes_stands_in_for_a_newer_one():
 
 def test_what_builds_old_packages_without_isolation_keeps_to_the_limits_of_their_day():
     day = Reason(AS_OF, "2022-08-01", "", "", RowConfidence.CONFIRMED)
-    own = replace(OWN, requires=("cython", "numpy", "wheel>=0.37"))
+    own = replace(OWN, requires=("Cython>=0.29", "numpy", "wheel>=0.37"))
     plan = replace(CPU_PLAN, compiled=(own,), reasons=(*CPU_PLAN.reasons, day))
-    assert '"cython<3" "numpy<2" "wheel>=0.37"' in step('"cython', plan)
+    assert '"Cython>=0.29,<3" "numpy<2" "wheel>=0.37"' in step('"Cython', plan)
     plan = replace(plan, project_packages=(("cython", "3.1"),))
-    assert '"cython" "numpy<2"' in step('"cython', plan)
+    assert '"Cython>=0.29" "numpy<2"' in step('"Cython', plan)
 
 
 def test_the_project_itself_finds_its_build_requirements_in_the_image():

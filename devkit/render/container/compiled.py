@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from devkit.compat.specifiers import canonicalize_name
+from devkit.compat.specifiers import split_requirement
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import RequirementRole
 from devkit.render.container.settings import ContainerSettings, require_safe
@@ -70,11 +70,11 @@ def build_compile_commands(plan: Plan, settings: ContainerSettings) -> CompileCo
     requires = [*_HELPERS, *(line for each in compiled for line in each.requires)] if compiled else []
     lines = [re.sub(r"\s+", "", line.partition(";")[0]) for line in requires]
     # An isolated build would keep to the same limits.
-    limits = {re.split("[<>=]", each)[0]: each for each in list_build_limits(plan)}
-    lines = [
-        line if canonicalize_name(line) in plan.resolved else limits.get(canonicalize_name(line), line)
-        for line in lines
-    ]
+    limits = dict(map(split_requirement, list_build_limits(plan)))
+    for place, line in enumerate(lines):
+        name, specifier = split_requirement(line.lower())
+        if name not in plan.resolved and "=" not in specifier.replace(">=", "") and name in limits:
+            lines[place] = f"{line}{',' if specifier else ''}{limits[name]}"
     cuda = ".".join(require_safe("version", plan.cuda).split(".")[:2]) if plan.cuda else ""
     is_copied = plan.nvcc not in ("", FROM_WHEELS, plan.base_image)
     # CUDA takes a gcc up to some version; where the system's own is not newer there is no row.
