@@ -80,9 +80,15 @@ def test_what_a_lock_of_the_projects_own_tool_holds_is_proved_too(project):
     held = {"torch": "==2.15.0", "engine": "==1.0", "broken": "==1.0"}
     lock = {"default": {name: {"version": version} for name, version in held.items()}, "develop": {}}
     (project / "Pipfile.lock").write_text(json.dumps(lock))
-    assert prove(project, "--dry-run")[0] == "resolved; every import of the programs has a package; nothing was run (--prove)"
+    assert (
+        prove(project, "--dry-run")[0]
+        == "resolved; every import of the programs has a package; nothing was run (--prove)"
+    )
     (project / "old.py").write_text("print 'a program for Python 2'\n")
-    assert re.search(r"import of the programs has a package, Python 3\.\d+ cannot parse old\.py; nothing", prove(project, "--dry-run")[0])
+    assert re.search(
+        r"import of the programs has a package, Python 3\.\d+ cannot parse old\.py; nothing",
+        prove(project, "--dry-run")[0],
+    )
     (project / "old.py").unlink()
     assert prove(project, "--prove", "--dry-run")[0].startswith("proved: imports and first command run")
 
