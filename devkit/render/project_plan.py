@@ -48,6 +48,11 @@ def plan_with_packages(
         without = prepare(other, stack=stack)(wants_nearest=False)
         if isinstance(without, Conflict):
             return plan() if is_last else answer
+        # Where the guide names most of what the project needs, one line of it that does not fit is not the end of it.
+        if 2 * len(other.needs) < len(dependencies.needs):
+            aside = plan() if is_last else answer
+            if not is_last or isinstance(aside, Plan):
+                return aside
     says = f"{dependencies.because}, which does not fit: {answer.blockers[0].says}"
     reason = Reason(GUIDE, "left out", says, dependencies.because.partition(" ")[0], RowConfidence.CONFIRMED)
     return replace(without, reasons=(*without.reasons, reason), warnings=(*without.warnings, f"not taken: {says}"))

@@ -128,6 +128,24 @@ def test_what_a_guide_installs_and_programs_import_is_installed_with_the_list(
 
 
 @pytest.mark.full
+def test_an_environment_of_the_guide_is_not_given_up_for_one_of_its_lines(project, index):
+    lines = [
+        "dependencies:",
+        "- pip:",
+        "  - transformers==4.44.2",
+        "  - huggingface-hub==2.4.0",
+        "  - torch",
+        "  - engine",
+    ]
+    (project / "environment.yml").write_text("\n".join(lines) + "\n")
+    (project / "README.md").write_text("    conda env create -f environment.yml\n    pip install torchvision\n")
+    done = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("resolved, but 1 requirement cannot be met as written: huggingface-hub")
+    assert "transformers==4.44.2" in (project / ".devcontainer/constraints.txt").read_text()
+
+
+@pytest.mark.full
 def test_of_what_programs_import_only_that_is_left_out_which_does_not_fit(project, index):
     requirements(project, "torch\nhuggingface-hub>=2\n")
     (project / "run.py").write_text("import torchvision\n\ndef run():\n    import transformers\n")
