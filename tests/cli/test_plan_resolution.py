@@ -137,8 +137,10 @@ def test_an_environment_of_the_guide_is_not_given_up_for_one_of_its_lines(projec
         "  - torch",
         "  - engine",
     ]
-    (project / "environment.yml").write_text("\n".join(lines) + "\n")
-    (project / "README.md").write_text("    conda env create -f environment.yml\n    pip install torchvision\n")
+    (project / "environment-gpu.yaml").write_text("\n".join(lines) + "\n")
+    requirements(project, "torch\n")
+    (project / "README.md").write_text("conda env create -f environment-gpu.yaml\n")
+    (project / "run.py").write_text("import transformers\n")
     done = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("resolved, but 1 requirement cannot be met as written: huggingface-hub")
