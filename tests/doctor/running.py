@@ -72,7 +72,7 @@ def nothing(facts):
 EXPLANATION = (
     ("", "The condition in one sentence."),
     ("Why it matters", "because."),
-    ("How it is seen", "so."),
+    ("How devkit checks it", "so."),
     ("Source", "Vendor, a page, https://docs.example.org/a-page."),
 )
 
