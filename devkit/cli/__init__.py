@@ -26,7 +26,7 @@ GROUPS = {
         "doctor": "Find what stops GPU work on this machine, and how to fix it.",
         "try": "Teach a real model a name, in a throw-away environment.",
         "init": "Write a dev container that fits this machine.",
-        "update": "Bring a generated dev container up to date and keep your edits.",
+        "update": "Update a generated dev container, and keep your edits.",
         "up": "Start the project's dev container, showing build progress.",
         "shell": "Open a shell in the running dev container.",
         "run": "Run a command in the running dev container.",

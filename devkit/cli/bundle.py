@@ -38,7 +38,7 @@ def bundle(
 ) -> None:
     """Collect everything needed to build DIR's dev container without a network.
 
-    The bundle has the base image with its system packages, every wheel with its hash, and the project's files. The
+    The bundle contains the base image with its system packages, every wheel with its hash, and the project's files. The
     bundle's load.sh verifies and loads it. To resume an interrupted run, repeat the command.
     """
     from devkit.render.bundle import prepare_bundle

@@ -33,7 +33,7 @@ def compare(ctx: click.Context, *, reports: tuple[str, ...], as_json: bool) -> N
     """Show which machines deviate from the majority, and how.
 
     REPORT is a file of saved facts (devkit doctor --save-facts), a JSON report of doctor or verify, or a folder of
-    such files, each named for its machine. Ends with 1 when something differs or a file cannot be read.
+    such files, each named for its machine. Exits with 1 if something differs or a file cannot be read.
     """
     from devkit.doctor.comparison import compare_nodes
 

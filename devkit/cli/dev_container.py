@@ -119,10 +119,10 @@ def _print_failure(failure: "Failure") -> None:
 def up(
     ctx: click.Context, directory: Path, *, config: Path | None, rebuild: bool, no_cache: bool, as_json: bool
 ) -> None:
-    """Start the dev container of DIR: build it, wait until it is healthy, run its lifecycle commands once.
+    """Start the dev container of DIR: build it, wait until it is healthy, and run its lifecycle commands once.
 
-    Compose starts a dev container that devkit wrote; the dev container CLI starts any other. A repeated run keeps what
-    is up to date. Editors attach to the same container.
+    Compose starts a dev container that devkit wrote; the dev container CLI starts any other. A repeated run keeps
+    everything that is up to date. Editors attach to the same container.
     """
     container = find_project_container(directory, config)
     started = start(container, rebuilds=rebuild or no_cache, no_cache=no_cache)
@@ -155,7 +155,7 @@ def up(
 @context_option
 @click.pass_context
 def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
-    """Open a shell in the running dev container of DIR, as its user, in the same folder.
+    """Open a shell in DIR's running dev container, as its user and in the same folder.
 
     The exit code is the shell's.
     """
@@ -175,13 +175,15 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
 )
 @config_option
 @context_option
-@click.option("--env", "variables", metavar="NAME=VALUE", multiple=True, help="Environment variable. Repeat.")
+@click.option(
+    "--env", "variables", metavar="NAME=VALUE", multiple=True, help="Environment variable to set. May be repeated."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND")
 @click.pass_context
 def run(
     ctx: click.Context, *, directory: Path, config: Path | None, variables: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
-    """Run a command in the running dev container, as its user, in the same folder.
+    """Run a command in the running dev container, as its user and in the same folder.
 
     Passes on standard input, output, Ctrl-C and other signals. The exit code is the command's.
     """
@@ -198,7 +200,7 @@ def run(
 @click.option("--volumes", is_flag=True, help="Also remove the container and its volumes, including their caches.")
 @click.pass_context
 def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: bool) -> None:
-    """Stop the dev container of DIR and the services alongside it. The next `devkit up` starts it as it was."""
+    """Stop DIR's dev container and its services. The next `devkit up` starts it as it was."""
     from devkit.devcontainer.engine import find_client
     from devkit.devcontainer.starting import stop_dev_container
     from devkit.probe.host import LocalHost

@@ -68,7 +68,7 @@ _REMOVED = {
         metavar="FILE",
         type=_FILE,
         multiple=True,
-        help="Judge a saved machine instead of this one. Repeat for a host and its container.",
+        help="Check a saved machine instead of this one. May be repeated for a host and its container.",
     ),
     click.option(
         "--only",
@@ -81,7 +81,7 @@ _REMOVED = {
         "--expect-gpus",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Report an error if fewer GPUs answer, such as on a node that lost one.",
+        help="Report an error if fewer GPUs answer, for example on a node that lost one.",
     ),
     click.option(
         "--timeout",
@@ -98,8 +98,8 @@ _REMOVED = {
         "--trial/--no-trial",
         default=None,
         envvar="DEVKIT_TRIAL",
-        help="Start a container in each configured way, then remove it. Default: yes, but not in CI"
-        " and in formats for programs.",
+        help="Start a container in each configured way, then remove it. Default: yes, except in CI "
+        "and with machine-readable formats.",
     ),
 )
 @section(
@@ -107,9 +107,9 @@ _REMOVED = {
     click.option("--format", "style", type=click.Choice(_FORMATS), help="Format of the report. Default: text."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document; short for --format json."),
     click.option("--output", metavar="FILE", type=_FILE, help="Write the report to FILE instead of printing it."),
-    click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets."),
+    click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts to FILE, without names or secrets."),
     click.option("--verbose", is_flag=True, help="Show consequences, passed and skipped checks, and each step."),
-    click.option("--strict", is_flag=True, help="End with 1 on warnings, and when incomplete."),
+    click.option("--strict", is_flag=True, help="Exit with 1 on warnings and if the verdict is incomplete."),
     click.option("--list", "show_list", is_flag=True, help="Only list the checks."),
 )
 @section(
@@ -117,7 +117,9 @@ _REMOVED = {
     click.option(
         "--setup", is_flag=True, help="Print the steps that install the driver, engine and Container Toolkit here."
     ),
-    click.option("--fix", is_flag=True, help="Repair the causes one by one: show each change or command, ask first."),
+    click.option(
+        "--fix", is_flag=True, help="Repair the causes one by one: show each change or command, and ask first."
+    ),
     click.option("--yes", is_flag=True, help="With --fix: do not ask."),
 )
 @click.pass_context
@@ -142,9 +144,9 @@ def doctor(
     timeout: float,
     verbose: bool,
 ) -> None:
-    """Find what stops GPU work on this machine and say how to fix it.
+    """Find the cause of GPU problems on this machine, and show how to fix it.
 
-    Changes nothing without --fix. The exit code is 0 if the machine is healthy or has only warnings, and 1 on problems.
+    Changes nothing without --fix. The exit code is 0 if the machine is healthy or has only warnings, and 1 if it has problems.
     If something could not be read, the verdict is "incomplete" and the exit code 0, or 1 with --strict.
     """
     from devkit.verify.process import interrupt_on_termination

@@ -60,11 +60,11 @@ def _choose(kind: type[Any]) -> "click.Choice[str]":
 
 
 _TRAINING = (
-    click.option("--method", type=_choose(Method), help="What is trained. Default: lora."),
+    click.option("--method", type=_choose(Method), help="Training method. Default: lora."),
     click.option("--objective", type=_choose(Objective), help="Training objective. Default: sft."),
     click.option("--rank", type=int, metavar="N", help="Rank of the adapters. Default: 16."),
     click.option("--targets", metavar="NAMES", help="Target modules, such as q_proj,v_proj. Default: all-linear."),
-    click.option("--dora", is_flag=True, default=None, help="DoRA: adapters with a magnitude vector."),
+    click.option("--dora", is_flag=True, default=None, help="Use DoRA: adapters with a magnitude vector."),
     click.option("--adapter-dtype", "adapter_precision", type=_PRECISION, help="Data type of the adapters."),
     click.option("--micro-batch", type=int, metavar="N", help="Rows in one forward and backward pass. Default: 1."),
     click.option(
@@ -73,13 +73,13 @@ _TRAINING = (
         help="Gradient checkpointing: recompute activations in the backward pass.",
     ),
     click.option("--optimizer", type=_choose(Optimizer), help="Default: adamw, PyTorch's fused version."),
-    click.option("--stack", type=_choose(Stack), help="Training loop, whose defaults apply. Default: devkit."),
+    click.option("--stack", type=_choose(Stack), help="Training loop; its defaults apply. Default: devkit."),
     click.option(
         "--padded",
         "masked",
         is_flag=True,
         default=None,
-        help="Pad rows: with the mask, attention repeats keys and values for every head.",
+        help="Pad rows. The mask makes attention repeat keys and values for every head.",
     ),
     click.option("--sharding", type=_choose(Sharding), help="How --world processes shard the model. Default: ddp."),
     click.option(
@@ -87,7 +87,7 @@ _TRAINING = (
         "tokens",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Number of training tokens: adds time and disk space.",
+        help="Number of training tokens; adds time and disk space to the estimate.",
     ),
 )
 _INFERENCE = (
@@ -99,7 +99,9 @@ _INFERENCE = (
 )
 _BOTH = (
     click.option("--dtype", "precision", type=_PRECISION, help="Data type of the weights. Default: bf16."),
-    click.option("--max-length", "sequence", type=int, metavar="N", help="Sequence length: row or prompt, in tokens."),
+    click.option(
+        "--max-length", "sequence", type=int, metavar="N", help="Sequence length of a row or prompt, in tokens."
+    ),
     click.option("--attention", type=_choose(Attention), help="Default: sdpa."),
     click.option("--world", type=int, metavar="N", help="World size: the number of GPUs. Default: 1."),
     click.option(
@@ -111,16 +113,16 @@ _BOTH = (
     ),
 )
 _WITHOUT_FLAG = {
-    "loss": "standard, on full logits, or chunked.",
+    "loss": "standard (on full logits) or chunked.",
     "upcast": "Whether peft's prepare_model_for_kbit_training ran.",
     "double_quantization": "Also quantize the scales of nf4.",
-    "autocast": "Whether Trainer or TRL has bf16=True or fp16=True.",
+    "autocast": "Whether Trainer or TRL sets bf16=True or fp16=True.",
     "keeps_outputs": "Whether the loop keeps the logits during the backward pass.",
-    "hidden_states": "Whether DPO asks for all hidden states, as TRL 0.19 to 0.28 do.",
+    "hidden_states": "Whether DPO requests all hidden states, as TRL 0.19 to 0.28 does.",
     "accumulation": "Gradient accumulation steps. Default: 1.",
     "completions": "Completions that GRPO generates at once. Default: 16.",
-    "prompt": "Tokens of a row that are given and not scored. Default: 0, not known.",
-    "shard_size": "Processes that shard one copy. Default: all.",
+    "prompt": "Tokens in a row that are given and not scored. Default: 0 (unknown).",
+    "shard_size": "Processes that shard one copy of the model. Default: all.",
     "cache_precision": "Data type of the KV cache. Default: that of the weights.",
 }
 """The settings for --set, with their meanings."""
@@ -192,7 +194,7 @@ class _EstimateCommand(Command):
         multiple=True,
         metavar="NAME",
         shell_complete=complete_gpus,
-        help='Check whether it fits there: "RTX 4090", "H100 MIG 3g.40gb", "L4/4" (a quarter of an L4).',
+        help='Check whether it fits on this GPU: "RTX 4090", "H100 MIG 3g.40gb", "L4/4" (a quarter of an L4).',
     ),
     click.option(
         "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
@@ -201,16 +203,16 @@ class _EstimateCommand(Command):
 @section("Training and inference", *_BOTH)
 @section("Training", *_TRAINING)
 @section("Inference", *_INFERENCE)
-@click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting. Repeat.")
-@click.option("--why", metavar="TERM", help="Explain one term of the peak.")
+@click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting. May be repeated.")
+@click.option("--why", metavar="TERM", help="Explain one term of the memory peak.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
 def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one for each option
     """Estimate how much GPU memory training or inference takes, where it fits, and what to change.
 
-    MODEL is a known name such as llama-3.1-8b, a config.json or its folder, or a repository on the hub. Or describe it
-    with --shape. Only a config.json is downloaded. The exit code is 1 if the model fits on none of the GPUs: the ones
-    you name, the ones in --facts, or this machine's.
+    MODEL is a known name such as llama-3.1-8b, a config.json or its folder, or a repository on the hub. Alternatively,
+    describe it with --shape. Only a config.json is downloaded. The exit code is 1 if the model does not fit on any of the GPUs:
+    those in --gpu or --facts, or this machine's.
     """
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.report import (

@@ -40,7 +40,11 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
-    "--facts", "facts_file", metavar="FILE", type=click.Path(path_type=Path), help="Saved facts of the text's machine."
+    "--facts",
+    "facts_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Saved facts of the machine that the text comes from.",
 )
 @click.option("--no-facts", is_flag=True, help="Judge only the text; do not look at this machine.")
 @click.option(
@@ -48,7 +52,7 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
     "case_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write the text with the facts of this machine to FILE, without names and secrets, for an issue.",
+    help="For an issue, write the text with this machine's facts to FILE, without names or secrets.",
 )
 @click.pass_context
 def explain(
@@ -60,12 +64,12 @@ def explain(
     no_facts: bool,
     case_file: Path | None,
 ) -> None:
-    """Explain an error text or a check's code, and say what to do.
+    """Explain an error text or a check's code, and show what to do.
 
     CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
-    - reads a log from standard input. Needs no GPU. Unless uv or pip is set to work offline, the command reads the wheels
-    of a library that lacks a name, and lets uv look for releases where requirements contradict each other. Exits with 1
-    for an unknown error.
+    - reads a log from standard input. Does not need a GPU. Unless uv or pip is set to work offline, the command reads the wheels of
+    a library in which a name is missing, and has uv look for releases if requirements conflict. Exits with 1 if
+    the error is unknown.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")

@@ -74,7 +74,7 @@ class TargetGroup(click.Group):
 def export() -> None:
     """Export the solved environment and the fine-tuning job to an engine that runs on many machines.
 
-    Settings come from [job] in devkit.toml, and those of one target from [job.TARGET]; flags override them.
+    Settings come from [job] in devkit.toml, and target settings from [job.TARGET]; flags override them.
     Resources come from the memory estimate; devkit rejects a job that cannot fit.
     """
 
@@ -135,18 +135,24 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
     @setting_options(JobSettings)
     @setting_options(target.settings, title=f"Only for {target.name}")
-    @click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting. Repeat.")
+    @click.option(
+        "--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting. May be repeated."
+    )
     @click.option(
         "--output",
         metavar="DIR",
         type=_OUTPUT,
-        help=f"Write to this folder once, and do not store flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
+        help=f"Write to this folder once, without storing flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
     @click.option(
-        "--force", is_flag=True, help="Write a job that does not fit according to the estimate; discard edits."
+        "--force",
+        is_flag=True,
+        help="Write the job even if it does not fit according to the estimate, and discard edits.",
     )
-    @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
-    @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
+    @click.option(
+        "--check", is_flag=True, help="Print the difference without writing it, and exit with 1 if there is one."
+    )
+    @click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
     @click.option("--yes", is_flag=True, help="Replace files without asking.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @click.pass_context

@@ -61,7 +61,7 @@ class _Answer:
     "--hosts-file",
     metavar="FILE",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="File with a host on each line; - for standard input, such as of scontrol show hostnames.",
+    help="File with one host per line; - for standard input, for example from scontrol show hostnames.",
 )
 @click.option(
     "--reports",
@@ -71,7 +71,9 @@ class _Answer:
 )
 @click.option("--ssh", default="ssh", show_default=True, help="The ssh command, with options: 'ssh -p 2222 -l admin'.")
 @click.option("--command", default="devkit", show_default=True, help="The devkit command on those machines.")
-@click.option("--parallel", type=click.IntRange(1, 1000), default=32, show_default=True, help="Machines at a time.")
+@click.option(
+    "--parallel", type=click.IntRange(1, 1000), default=32, show_default=True, help="Number of machines at a time."
+)
 @click.option(
     "--timeout",
     metavar="SECONDS",
@@ -84,7 +86,7 @@ class _Answer:
     "--save",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep each report as DIR/HOST.json, for devkit fleet compare.",
+    help="Save each report as DIR/HOST.json, for devkit fleet compare.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context

@@ -40,16 +40,18 @@ _REMOVED = dict.fromkeys(
 @click.command(cls=Command, renamed={"--tokens": "--max-new-tokens", "--precision": "--dtype"}, removed=_REMOVED)
 @click.option("--model", metavar="NAME", default="", help="Folder or hub id. Default: the adapter's base.")
 @click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Folder of a LoRA or DoRA adapter.")
-@click.option("--any-base", is_flag=True, help="Use the adapter on different weights than it was trained on.")
+@click.option("--any-base", is_flag=True, help="Use the adapter with weights that it was not trained on.")
 @click.option("--prompt", metavar="TEXT", help="The prompt; - reads standard input.")
 @click.option(
     "--file",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Prompts, one per line (.txt) or as JSON lines (.jsonl); answers come as JSON lines.",
+    help="Prompts, one per line (.txt) or as JSON lines (.jsonl); answers are printed as JSON lines.",
 )
-@click.option("--chat", is_flag=True, help="Start a chat: Ctrl-C ends an answer, Ctrl-D the chat.")
-@click.option("--merge", metavar="DIR", type=click.Path(path_type=Path), help="Merge adapter and model into DIR.")
+@click.option("--chat", is_flag=True, help="Start a chat. Ctrl-C ends an answer, and Ctrl-D ends the chat.")
+@click.option(
+    "--merge", metavar="DIR", type=click.Path(path_type=Path), help="Merge the adapter and the model into DIR."
+)
 @click.option(
     "--max-new-tokens",
     "tokens",
@@ -57,7 +59,7 @@ _REMOVED = dict.fromkeys(
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Max new tokens.",
+    help="Maximum number of new tokens.",
 )
 @click.option(
     "--temperature",
@@ -75,10 +77,16 @@ _REMOVED = dict.fromkeys(
     help="Nucleus sampling: keep this probability mass.",
 )
 @click.option(
-    "--top-k", metavar="N", type=click.IntRange(min=0), default=0, help="Sample from this many tokens; 0 for all."
+    "--top-k",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Sample from the N most likely tokens; 0 means all.",
 )
-@click.option("--stop", "stops", metavar="TEXT", multiple=True, help="Stop sequence. Repeat.")
-@click.option("--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of sampling.")
+@click.option("--stop", "stops", metavar="TEXT", multiple=True, help="Stop sequence. May be repeated.")
+@click.option(
+    "--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for sampling."
+)
 @click.option(
     "--batch", metavar="N", type=click.IntRange(min=1), default=8, show_default=True, help="Prompts in one batch."
 )
@@ -90,11 +98,13 @@ _REMOVED = dict.fromkeys(
     show_default=True,
     help="Quantization of the base weights.",
 )
-@click.option("--dtype", "precision", type=click.Choice([each.value for each in Precision]), help="Compute dtype.")
+@click.option(
+    "--dtype", "precision", type=click.Choice([each.value for each in Precision]), help="Data type for computation."
+)
 @click.option("--stats", is_flag=True, help="Print the speed and how close it is to the GPU's limit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
-    """Generate answers to one prompt, a file of them, or in a chat; or merge an adapter into its model."""
+    """Answer one prompt, a file of prompts, or a chat, or merge an adapter into its model."""
     tasks = [f"--{name}" for name in ("prompt", "file", "chat", "merge") if given[name] not in (None, False)]
     if len(tasks) > 1:
         raise DevkitError(f"{tasks[0]} and {tasks[1]} cannot be used together", "Give one of them.")

@@ -108,16 +108,16 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
     is_flag=True,
     help="Try the plan: run the project's first program in a temporary environment without your variables.",
 )
-@click.option("--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service of this Compose file.")
-@click.option("--service", metavar="NAME", help="That service. Default: the only one that asks for a GPU.")
+@click.option(
+    "--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service from this Compose file."
+)
+@click.option("--service", metavar="NAME", help="The service to open. Default: the only one that requests a GPU.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
-@click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--expect", "digest", metavar="DIGEST", hidden=True, help="Write only what --dry-run --json called so.")
 @click.option("--force", is_flag=True, help="Replace devkit's own files even if you edited them.")
-@click.option(
-    "--as-feature", is_flag=True, help="Write DIR/devkit, a dev container Feature with devkit, and nothing else."
-)
+@click.option("--as-feature", is_flag=True, help="Write only DIR/devkit, a dev container Feature that contains devkit.")
 @resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context

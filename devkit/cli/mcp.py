@@ -22,7 +22,7 @@ from devkit.release import INSTALL_MCP_COMMAND
     metavar="FILE",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Answer for a saved machine instead of this one. Repeat for a host and its container.",
+    help="Answer for a saved machine instead of this one. May be repeated for a host and its container.",
 )
 @click.option(
     "--http",

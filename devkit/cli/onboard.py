@@ -47,8 +47,8 @@ class Steps:
 def onboard(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
     """Go from a fresh clone to a proven dev container: doctor, init, up, verify.
 
-    Shows each step with its command, stops at the first failure, and prints the command to run next. If there is no
-    dev container yet, run `devkit init` and make its choices.
+    Shows each step with its command, stops at the first failure, and prints the command to run next. If the project has
+    no dev container yet, first run `devkit init` with the options that you want.
     """
     steps = Steps()
     steps.begin("machine", f"devkit doctor --project {shlex.quote(str(directory))}")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 def resolve_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command that plans a project: it gets `no_resolve`."""
-    text = "Use no network: do not resolve the packages with uv, and leave them unchecked."
+    text = "Do not use the network: the packages are neither resolved with uv nor checked."
     return click.option("--no-resolve", is_flag=True, help=text)(command)
 
 
@@ -63,7 +63,7 @@ _NO_HOLD = {"--no-hold": "A plan is the same with it. For the image: devkit init
     "--pip", "as_requirements", is_flag=True, help="Print the plan as a requirements file, for uv pip install -r -."
 )
 @click.option("--install", is_flag=True, help="Print the uv or pip command that installs the plan here.")
-@click.option("--run", is_flag=True, help="With --install: run it in the active virtual environment.")
+@click.option("--run", is_flag=True, help="With --install: run the command in the active virtual environment.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
     options: PlanOptions,
@@ -80,9 +80,9 @@ def plan(
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
     Plans for this machine, or for the machines in --facts or the flags. Respects the project's requirement
-    files. Exit code 1: nothing fits.
+    files. Exits with 1 if nothing fits.
 
-    --install plans for the Python of the active virtual environment.
+    With --install, plans for the active virtual environment's Python.
     """
     if as_json and (install or as_requirements):
         raise DevkitError(f"{'--install' if install else '--pip'} does not print JSON", "Remove --json.")

@@ -86,7 +86,7 @@ allow_index_option = partial(
     multiple=True,
     metavar="URL",
     callback=_remember_indexes,
-    help="Allow this package index of the project permanently. Repeat.",
+    help="Permanently allow this package index for the project. May be repeated.",
 )
 
 
@@ -104,7 +104,9 @@ def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tupl
 
 
 _MACHINE = (
-    click.option("--facts", multiple=True, metavar="FILE", help="Plan for a machine saved by `devkit doctor`. Repeat."),
+    click.option(
+        "--facts", multiple=True, metavar="FILE", help="Plan for a machine saved by `devkit doctor`. May be repeated."
+    ),
     click.option("--driver", metavar="VERSION", help="Plan for this NVIDIA driver, such as 570.124.06."),
     click.option(
         "--gpu",
@@ -112,18 +114,18 @@ _MACHINE = (
         multiple=True,
         metavar="NAME",
         shell_complete=complete_gpus,
-        help='Plan for this GPU: "RTX 4090", 9.0, MI300X. Repeat.',
+        help='Plan for this GPU: "RTX 4090", 9.0 or MI300X. May be repeated.',
     ),
     click.option(
         "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="Accelerator vendor. Default: auto."
     ),
 )
 _MACHINE_DETAILS = (
-    click.option("--machine", type=click.Choice(["x86_64", "aarch64"]), help="Plan for this processor."),
+    click.option("--machine", type=click.Choice(["x86_64", "aarch64"]), help="Plan for this CPU architecture."),
     click.option(
         "--platform",
         type=click.Choice(["linux", "wsl2", "windows"]),
-        help="wsl2, windows: --driver is the Windows driver.",
+        help="Plan for this platform. With wsl2 and windows, --driver is the Windows driver.",
     ),
     click.option("--glibc", metavar="VERSION", help="Plan for a system with this C library."),
     click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine exposes GPUs."),
@@ -131,29 +133,40 @@ _MACHINE_DETAILS = (
 """What `devkit init` takes by --set."""
 _VERSIONS = (
     click.option("--torch", metavar="VERSION", help="2.14, 2.14.1 or 2.14.1+cu126."),
-    click.option("--cuda", metavar="VERSION", help="CUDA of the torch wheel, such as 13.0."),
-    click.option("--python", metavar="VERSION", help="Python of the container, such as 3.12."),
+    click.option("--cuda", metavar="VERSION", help="CUDA version of the torch wheel, such as 13.0."),
+    click.option("--python", metavar="VERSION", help="Python version of the container, such as 3.12."),
     click.option("--image", metavar="REF", help="Base image to build on."),
-    click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version. Repeat."),
+    click.option(
+        "--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version. May be repeated."
+    ),
     click.option("--as-of", metavar="DAY", help="Use the packages released by this day, or latest."),
     click.option(
-        "--feature", "features", multiple=True, metavar="NAME", help="Require this: nf4, fp8, nvcc, graphics … Repeat."
+        "--feature",
+        "features",
+        multiple=True,
+        metavar="NAME",
+        help="Require this feature: nf4, fp8, nvcc, graphics … May be repeated.",
     ),
 )
 _PROJECT = (
-    click.option("--extra", "extras", multiple=True, metavar="NAME", help="Also install this extra. Repeat."),
-    click.option("--group", "groups", multiple=True, metavar="NAME", help="Also install this group. Repeat."),
-    click.option("--requirements", multiple=True, metavar="FILE", help="Install only this list. Repeat."),
+    click.option("--extra", "extras", multiple=True, metavar="NAME", help="Also install this extra. May be repeated."),
+    click.option("--group", "groups", multiple=True, metavar="NAME", help="Also install this group. May be repeated."),
+    click.option(
+        "--requirements", multiple=True, metavar="FILE", help="Install only this requirements file. May be repeated."
+    ),
     click.option(
         "--stack",
         "packages",
         multiple=True,
         metavar="NAME",
         callback=_list_requirements,
-        help="Add what this needs: vllm, sglang, jax … Repeat.",
+        help="Add the packages that this stack needs: vllm, sglang, jax … May be repeated.",
     ),
     click.option(
-        "--apt", multiple=True, metavar="NAME", help="Debian package for the image; NAME- leaves one out. Repeat."
+        "--apt",
+        multiple=True,
+        metavar="NAME",
+        help="Debian package to add to the image; NAME- leaves one out. May be repeated.",
     ),
 )
 
@@ -245,7 +258,7 @@ container_options = group_options(
             "assignments",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Any other setting of devkit.toml: engine=podman, editors=jetbrains … Repeat.",
+            help="Any other setting in devkit.toml: engine=podman, editors=jetbrains … May be repeated.",
         ),
     ),
     ContainerOptions,

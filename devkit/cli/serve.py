@@ -33,9 +33,18 @@ raise SystemExit(not (is_serve_available() and is_accelerate_available()))
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("model")
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_ARGUMENTS…]")
-@click.option("--engine", type=click.Choice(list(_PROGRAMS)), help="Default: what fits the model and the GPUs.")
+@click.option(
+    "--engine",
+    type=click.Choice(list(_PROGRAMS)),
+    help="Inference engine. Default: the one that fits the model and the GPUs.",
+)
 @click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Also serve this LoRA adapter (vLLM).")
-@click.option("--context", metavar="N", type=click.IntRange(min=2), help="Context in tokens. Default: what fits.")
+@click.option(
+    "--context",
+    metavar="N",
+    type=click.IntRange(min=2),
+    help="Context length in tokens. Default: the longest that fits.",
+)
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", metavar="N", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port.")
 @click.option("--dry-run", is_flag=True, help="Print the command without starting it.")
@@ -52,7 +61,7 @@ def serve(
 ) -> None:
     """Serve a model over the OpenAI protocol: a folder, a hub id, a GGUF file, or smollm2-135m.
 
-    Takes the GPUs with the most free memory, unless CUDA_VISIBLE_DEVICES is set, and the longest context that fits.
+    Uses the GPUs with the most free memory, unless CUDA_VISIBLE_DEVICES is set, and the longest context that fits.
     """
     model = f"./{model}" if model.startswith("-") else model  # no option of the server
     is_gguf = model.lower().endswith(".gguf")

@@ -23,7 +23,7 @@ def try_() -> int:
     """Teach a real model a name, and leave nothing: a throw-away environment, an answer before and after LoRA.
 
     Installs torch, transformers, peft and accelerate into a temporary folder, unless the active environment has them, and
-    removes it. uv's cache keeps the downloads. Exit code 1: the model did not learn the name.
+    removes it. uv's cache keeps the downloads. Exits with 1 if the model did not learn the name.
     """
     from devkit.probe.package_indexes import list_own_indexes
     from devkit.verify.process import interrupt_on_termination

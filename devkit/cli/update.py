@@ -46,8 +46,8 @@ SCHEMA = "devkit.update/1"
 
 @click.command(cls=Command, removed=NO_DIFF)
 @directory_argument
-@click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
-@click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
+@click.option("--check", is_flag=True, help="Print the difference without writing it, and exit with 1 if there is one.")
+@click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @allow_index_option(expose_value=False)
 @resolve_option
@@ -65,11 +65,11 @@ def update(
     as_json: bool,
     locking: LockOptions,
 ) -> None:
-    """Bring a generated dev container up to date and keep your edits.
+    """Update a generated dev container, and keep your edits.
 
-    Plans for the machines that devkit.lock names, not for this one, and renews locks from other plans.
-    If your edits and devkit's changes conflict, text files get both between markers, JSON and YAML files keep yours,
-    and the exit code is 1.
+    Plans for the machines in devkit.lock, not for this one, and renews locks that were made from other plans.
+    If your edits and devkit's changes conflict, text files get both between markers, JSON and YAML files keep your
+    edits, and the exit code is 1.
     """
     from devkit.render.changes import Action
     from devkit.render.devkit_lock import LOCK_PATH, parse_lock

@@ -26,23 +26,23 @@ DEFAULT_TIMEOUT_S = 600.0
 @click.option("--here", is_flag=True, help="Prove this machine, without a container engine.")
 @click.option("--quick", is_flag=True, help="Prove only the device, its kernels and a short LoRA run.")
 @click.option("--standard", is_flag=True, hidden=True, expose_value=False)
-@click.option("--full", is_flag=True, help="Also prove 8-bit bases and optimizers, checkpointing, torch.compile.")
+@click.option("--full", is_flag=True, help="Also prove 8-bit bases and optimizers, checkpointing and torch.compile.")
 @click.option(
     "--model",
     metavar="PATH_OR_ID",
     default="",
-    help="Also train this model and generate with it: a path or cached id where the proof runs.",
+    help="Also train this model and generate text with it. Give a path or a cached id on the machine of the proof.",
 )
 @click.option(
     "--command",
     metavar="COMMAND",
     default="",
-    help="Also require this project command to work, run with sh in its folder.",
+    help="Also require this project command to succeed; sh runs it in the project's folder.",
 )
 @click.option(
     "--bench",
     is_flag=True,
-    help="Measure this machine's GPU instead: memory against estimate, training and generation.",
+    help="Measure this machine's GPU instead: memory compared with the estimate, training and generation.",
 )
 @click.option(
     "--output",
@@ -58,7 +58,7 @@ DEFAULT_TIMEOUT_S = 600.0
     type=click.FloatRange(min=1),
     default=DEFAULT_TIMEOUT_S,
     show_default=True,
-    help="Time limit of the proof, not counting the container's build.",
+    help="Time limit for the proof, not counting the container's build.",
 )
 @click.pass_context
 def verify(
@@ -75,10 +75,10 @@ def verify(
     as_json: bool,
     timeout_s: float,
 ) -> None:
-    """Prove that fine-tuning works: in the dev container of DIR, or with --here on this machine.
+    """Prove that fine-tuning works in DIR's dev container or, with --here, on this machine.
 
     A tiny random model learns a sentence with LoRA and QLoRA; every claim is checked. Nothing is downloaded.
-    In a project's environment, its packages and requirements must also import.
+    In a project's environment, its packages and requirements must also be importable.
 
     --bench writes a JSON document, and resumes after an interruption. Without a GPU, --bench exits with 1.
     """

@@ -34,9 +34,7 @@ class DaytonaSettings:
     """The settings specific to this target."""
 
     snapshot: Annotated[str, SettingInfo("Existing snapshot, for example from .devcontainer/daytona/snapshot.sh.")] = ""
-    hub_secret: Annotated[
-        str, SettingInfo("Daytona's secret with the hub token, instead of HF_TOKEN of your shell.")
-    ] = ""
+    hub_secret: Annotated[str, SettingInfo("Daytona secret with the hub token, instead of your shell's HF_TOKEN.")] = ""
 
 
 def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext) -> TargetFiles:

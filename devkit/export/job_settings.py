@@ -33,7 +33,7 @@ class JobSettings:
     name: Annotated[str, SettingInfo("Name of the job.", section=WHAT)] = ""
     image: Annotated[str, SettingInfo("The published image.", example="REGISTRY/NAME:TAG", section=WHAT)] = ""
     settings: Annotated[
-        str, SettingInfo("Settings of devkit finetune, in the project.", example="FILE.toml", section=WHAT)
+        str, SettingInfo("Settings file for devkit finetune, in the project.", example="FILE.toml", section=WHAT)
     ] = ""
     command: Annotated[
         tuple[str, ...], SettingInfo("Command to run instead of devkit finetune: after two dashes.", has_flag=False)
@@ -41,8 +41,8 @@ class JobSettings:
     processes: Annotated[
         str,
         SettingInfo(
-            "Processes that torchrun starts on each node with a command of your own: a number, or auto for one for each"
-            " GPU. Without it, the command is started once on each node.",
+            "Processes that torchrun starts on each node for your own command: a number, or auto for one per GPU. "
+            "Without it, the command starts once on each node.",
             example="auto",
             has_flag=False,
         ),
@@ -53,14 +53,14 @@ class JobSettings:
     ] = False
     env: Annotated[
         tuple[str, ...],
-        SettingInfo("Environment variable of the container. Repeat.", example="NAME=VALUE", section=WHAT),
+        SettingInfo("Environment variable for the container. May be repeated.", example="NAME=VALUE", section=WHAT),
     ] = ()
     gpu: Annotated[
         str, SettingInfo("GPU to request, such as H100. The memory estimate must fit it.", section=MACHINES)
     ] = ""
     gpus: Annotated[int, SettingInfo("GPUs on each node; 0 for none.", at_least=0, at_most=64, section=MACHINES)] = 1
     nodes: Annotated[int, SettingInfo("Number of nodes.", at_least=1, at_most=4096, section=MACHINES)] = 1
-    time: Annotated[str, SettingInfo("Time limit of the run.", example="24h", section=MACHINES)] = "24h"
+    time: Annotated[str, SettingInfo("Time limit for the run.", example="24h", section=MACHINES)] = "24h"
     grace: Annotated[
         str, SettingInfo("Time between SIGTERM and SIGKILL, to save a checkpoint.", example="120s", has_flag=False)
     ] = "120s"
@@ -73,7 +73,10 @@ class JobSettings:
     data: Annotated[str, SettingInfo("The project with its data: claim, folder or volume.", has_flag=False)] = ""
     checkpoints: Annotated[str, SettingInfo("The output: claim, folder or volume.", has_flag=False)] = ""
     mount: Annotated[
-        tuple[str, ...], SettingInfo("Other storage at your own path. Repeat.", example="SOURCE:/PATH", has_flag=False)
+        tuple[str, ...],
+        SettingInfo(
+            "Other storage, mounted at your own path. May be repeated.", example="SOURCE:/PATH", has_flag=False
+        ),
     ] = ()
     workdir: Annotated[str, SettingInfo("Folder in the container where your own command starts.", has_flag=False)] = ""
     results: Annotated[str, SettingInfo("Folder in the project that your own command writes to.", has_flag=False)] = (

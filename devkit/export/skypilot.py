@@ -36,7 +36,7 @@ class SkypilotSettings:
     registry_user: Annotated[
         str,
         SettingInfo(
-            "User of a private registry; its password comes with --secret SKYPILOT_DOCKER_PASSWORD.", has_flag=False
+            "User for a private registry; pass the password with --secret SKYPILOT_DOCKER_PASSWORD.", has_flag=False
         ),
     ] = ""
     accelerator: Annotated[

@@ -15,10 +15,10 @@ from devkit.solver.plan import Plan
 
 TARGETS = {
     "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet, RayJob; with Kueue and storage.",
-    "slurm": "Slurm: batch scripts for one node or several, in a container or not, requeued when preempted.",
-    "skypilot": "SkyPilot: a task for clouds and clusters, spot included.",
-    "daytona": "Daytona: a snapshot of the same image, and a sandbox from it.",
-    "docker": "One machine over a Docker context: a script that runs the container, and resumes it.",
+    "slurm": "Slurm: batch scripts for one or more nodes, with or without a container, requeued when preempted.",
+    "skypilot": "SkyPilot: a task for clouds and clusters, including spot instances.",
+    "daytona": "Daytona: a snapshot of the same image, and a sandbox created from it.",
+    "docker": "One machine over a Docker context: a script that runs and resumes the container.",
 }
 """Name -> summary, in the order of the help. Each is `TARGET` of the module or package of its name."""
 

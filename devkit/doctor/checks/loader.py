@@ -45,5 +45,10 @@ def _import_check(row: CheckRow) -> Check:
     check = getattr(import_module(f"devkit.doctor.checks.{module}"), name, None)
     if not isinstance(check, Check):
         raise LookupError(f"{row.code}: no check named {row.function} in devkit.doctor.checks")
-    paragraphs = (("", row.about), ("Why it matters", row.why), ("How devkit checks it", row.seen), ("Source", row.source))
+    paragraphs = (
+        ("", row.about),
+        ("Why it matters", row.why),
+        ("How devkit checks it", row.seen),
+        ("Source", row.source),
+    )
     return replace(render_problems(check), title=row.title, worst=row.worst, explanation=paragraphs)

@@ -101,59 +101,62 @@ class KubernetesSettings:
     """The settings specific to Kubernetes. "", None and () leave the choice to devkit."""
 
     namespace: Annotated[str, SettingInfo("Namespace. Default: the namespace of your kubectl context.")] = ""
-    kind: Annotated[
-        JobKind | None, SettingInfo("Kind of object: job for one node, trainjob for several, by default.")
-    ] = None
+    kind: Annotated[JobKind | None, SettingInfo("Kind of object. Default: job for one node, trainjob for several.")] = (
+        None
+    )
     queue: Annotated[str, SettingInfo("Kueue's LocalQueue.")] = ""
     gpu_resource: Annotated[
         str,
         SettingInfo("Resource to request, instead of the vendor's.", example="nvidia.com/mig-1g.10gb", has_flag=False),
     ] = ""
     node_selector: Annotated[
-        tuple[str, ...], SettingInfo("Label that a node must have. Repeat.", example="NAME=VALUE")
+        tuple[str, ...], SettingInfo("Label that a node must have. May be repeated.", example="NAME=VALUE")
     ] = ()
     toleration: Annotated[
         tuple[str, ...],
         SettingInfo(
-            "Taint to tolerate: KEY, KEY=VALUE, each with :EFFECT or without. Repeat.", example="TAINT", has_flag=False
+            "Taint to tolerate: KEY or KEY=VALUE, with or without :EFFECT. May be repeated.",
+            example="TAINT",
+            has_flag=False,
         ),
     ] = ()
     storage_class: Annotated[
-        str, SettingInfo("StorageClass of new storage. Default: the cluster's.", has_flag=False)
+        str, SettingInfo("StorageClass for new storage. Default: the cluster's.", has_flag=False)
     ] = ""
     pull_secret: Annotated[str, SettingInfo("Secret for pulling the image.", has_flag=False)] = ""
     access_mode: Annotated[
         AccessMode | None,
-        SettingInfo("Access mode of new storage: ReadWriteOnce, ReadWriteMany, ReadWriteOncePod.", has_flag=False),
+        SettingInfo("Access mode for new storage: ReadWriteOnce, ReadWriteMany or ReadWriteOncePod.", has_flag=False),
     ] = None
     token_secret: Annotated[str, SettingInfo("Secret with the hub's token under the key `token`.", has_flag=False)] = (
         "devkit-hub"  # noqa: S105 - its name
     )
     label: Annotated[
-        tuple[str, ...], SettingInfo("Label NAME=VALUE of the job and its pods. Repeat.", has_flag=False)
+        tuple[str, ...], SettingInfo("Label NAME=VALUE for the job and its pods. May be repeated.", has_flag=False)
     ] = ()
     annotation: Annotated[
         tuple[str, ...],
-        SettingInfo("Annotation NAME=VALUE of the pods, such as Kueue's topology. Repeat.", has_flag=False),
+        SettingInfo("Annotation NAME=VALUE for the pods, such as Kueue's topology. May be repeated.", has_flag=False),
     ] = ()
-    service_account: Annotated[str, SettingInfo("ServiceAccount of the pods.", has_flag=False)] = ""
-    priority_class: Annotated[str, SettingInfo("PriorityClass of the pods.", has_flag=False)] = ""
+    service_account: Annotated[str, SettingInfo("ServiceAccount for the pods.", has_flag=False)] = ""
+    priority_class: Annotated[str, SettingInfo("PriorityClass for the pods.", has_flag=False)] = ""
     scheduler: Annotated[
-        str, SettingInfo("Scheduler of the pods, such as volcano or kai-scheduler.", has_flag=False)
+        str, SettingInfo("Scheduler for the pods, such as volcano or kai-scheduler.", has_flag=False)
     ] = ""
     rdma: Annotated[
         tuple[str, ...],
         SettingInfo(
-            "Network device for NCCL that each pod requests: rdma/hca, vpc.amazonaws.com/efa=4. Repeat.", has_flag=False
+            "Network device for NCCL that each pod requests: rdma/hca or vpc.amazonaws.com/efa=4. May be repeated.",
+            has_flag=False,
         ),
     ] = ()
     host_network: Annotated[
-        bool, SettingInfo("Pods use the node's network, as some RDMA set-ups require: true or false.", has_flag=False)
+        bool, SettingInfo("Use the node's network in pods, as some RDMA setups require: true or false.", has_flag=False)
     ] = False
     user: Annotated[
         int | None,
         SettingInfo(
-            "User of the pods, by number; else dev of the project's image, or a foreign image's own.",
+            "Numeric user ID for the pods. Default: dev in the project's image, or a foreign image's own user.",
             at_least=1,
             has_flag=False,
         ),
@@ -161,7 +164,7 @@ class KubernetesSettings:
     gpu_group: Annotated[
         int | None,
         SettingInfo(
-            "Group that may open AMD's devices on the nodes: stat --format %g /dev/kfd.",
+            "Group that can open AMD devices on the nodes, as shown by stat --format %g /dev/kfd.",
             at_least=1,
             at_most=2**31 - 1,
             has_flag=False,

@@ -39,9 +39,9 @@ class GpuRequestStyle(StrEnum):
 class SlurmSettings:
     """The settings specific to Slurm. "", None and () leave the choice to devkit or to the site."""
 
-    flavor: Annotated[ContainerRuntime, SettingInfo("Container runtime of the job.")] = ContainerRuntime.APPTAINER
+    flavor: Annotated[ContainerRuntime, SettingInfo("Container runtime for the job.")] = ContainerRuntime.APPTAINER
     partition: Annotated[str, SettingInfo("Partition. Default: the cluster's.")] = ""
-    account: Annotated[str, SettingInfo("Account, or allocation, to charge.")] = ""
+    account: Annotated[str, SettingInfo("Account or allocation to charge.")] = ""
     gpu_type: Annotated[
         str,
         SettingInfo(
@@ -50,9 +50,9 @@ class SlurmSettings:
             has_flag=False,
         ),
     ] = ""
-    module: Annotated[tuple[str, ...], SettingInfo("Module to load. Repeat.", example="NAME/VERSION")] = ()
+    module: Annotated[tuple[str, ...], SettingInfo("Module to load. May be repeated.", example="NAME/VERSION")] = ()
     venv: Annotated[
-        str, SettingInfo("Python environment with devkit in it, for --flavor none.", example="DIR", has_flag=False)
+        str, SettingInfo("Python environment that contains devkit, for --flavor none.", example="DIR", has_flag=False)
     ] = ""
     conda: Annotated[
         str,
@@ -61,10 +61,11 @@ class SlurmSettings:
         ),
     ] = ""
     sbatch: Annotated[
-        tuple[str, ...], SettingInfo("One more option of sbatch: --sbatch=--qos=high. Repeat.", example="OPTION")
+        tuple[str, ...], SettingInfo("Another sbatch option: --sbatch=--qos=high. May be repeated.", example="OPTION")
     ] = ()
     setup: Annotated[
-        tuple[str, ...], SettingInfo("Shell line to run before the job, after loading modules. Repeat.", has_flag=False)
+        tuple[str, ...],
+        SettingInfo("Shell line to run before the job, after loading modules. May be repeated.", has_flag=False),
     ] = ()
     image_file: Annotated[
         str,
@@ -79,7 +80,7 @@ class SlurmSettings:
     srun_processes: Annotated[
         bool,
         SettingInfo(
-            "Let srun start a process for each GPU, for programs that read SLURM_PROCID, and not torchrun: true or false.",
+            "Let srun, not torchrun, start a process for each GPU, for programs that read SLURM_PROCID: true or false.",
             has_flag=False,
         ),
     ] = False

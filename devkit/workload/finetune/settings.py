@@ -35,10 +35,12 @@ class FinetuneSettings:
     """
 
     model: Annotated[str, SettingInfo("Folder or hub id of the base model.", section="Model and output")] = ""
-    data: Annotated[tuple[str, ...], SettingInfo("File, folder or hub id of the data. Repeat.", section="Data")] = ()
-    output: Annotated[Path, SettingInfo("Folder for adapter, checkpoints and metrics.", section="Model and output")] = (
-        Path("finetuned")
-    )
+    data: Annotated[
+        tuple[str, ...], SettingInfo("File, folder or hub id of the data. May be repeated.", section="Data")
+    ] = ()
+    output: Annotated[
+        Path, SettingInfo("Folder for the adapter, checkpoints and metrics.", section="Model and output")
+    ] = Path("finetuned")
     method: Annotated[
         Method, SettingInfo("Training method: adapter type and precision of the base.", section="Method")
     ] = Method.LORA
@@ -62,15 +64,17 @@ class FinetuneSettings:
         int, SettingInfo("LoRA alpha; the adapter is scaled by alpha / rank.", at_least=1, has_flag=False)
     ] = 32
     dropout: Annotated[float, SettingInfo("LoRA dropout.", at_least=0.0, at_most=0.99, has_flag=False)] = 0.0
-    targets: Annotated[tuple[str, ...], SettingInfo("Target modules of the adapter. Repeat.", section="Method")] = (
-        ALL_LINEAR
-    )
+    targets: Annotated[
+        tuple[str, ...], SettingInfo("Target modules of the adapter. May be repeated.", section="Method")
+    ] = ALL_LINEAR
     modules_to_save: Annotated[
         tuple[str, ...],
         SettingInfo("Modules trained whole and saved with the adapter: lm_head, a norm.", has_flag=False),
     ] = ()
-    dora: Annotated[bool, SettingInfo("Train DoRA: weight-decomposed LoRA.", section="Method")] = False
-    sequence: Annotated[int, SettingInfo("Sequence length: longest row, in tokens.", at_least=2, section="Data")] = 2048
+    dora: Annotated[bool, SettingInfo("Train with DoRA (weight-decomposed LoRA).", section="Method")] = False
+    sequence: Annotated[
+        int, SettingInfo("Sequence length: the longest row, in tokens.", at_least=2, section="Data")
+    ] = 2048
     packing: Annotated[
         bool | None, SettingInfo("Pack short sequences into one row, without cross-attention.", section="Data")
     ] = None
@@ -78,7 +82,7 @@ class FinetuneSettings:
         bool, SettingInfo("Train on completions only: mask the prompt out of the loss.", section="Data")
     ] = True
     batch: Annotated[
-        int, SettingInfo("Effective batch: rows per optimizer step, over all ranks.", at_least=1, section="Steps")
+        int, SettingInfo("Effective batch size: rows per optimizer step over all ranks.", at_least=1, section="Steps")
     ] = 16
     micro_batch: Annotated[
         int | None, SettingInfo("Rows per forward and backward pass.", at_least=1, section="Steps")
@@ -101,7 +105,7 @@ class FinetuneSettings:
         float, SettingInfo("Maximum gradient norm (clipping); 0 for none.", at_least=0.0, has_flag=False)
     ] = 1.0
     precision: Annotated[
-        Precision | None, SettingInfo("Data type of base model and computation.", section="Memory and speed")
+        Precision | None, SettingInfo("Data type of the base model and of computation.", section="Memory and speed")
     ] = None
     adapter_precision: Annotated[
         Precision | None, SettingInfo("Data type of the adapter weights.", section="Memory and speed")
@@ -127,13 +131,16 @@ class FinetuneSettings:
             has_flag=False,
         ),
     ] = 0
-    eval_data: Annotated[tuple[str, ...], SettingInfo("Held-out data to evaluate on. Repeat.", section="Data")] = ()
+    eval_data: Annotated[
+        tuple[str, ...], SettingInfo("Held-out data to evaluate on. May be repeated.", section="Data")
+    ] = ()
     eval_share: Annotated[
         float, SettingInfo("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9, has_flag=False)
     ] = 0.0
     eval_every: Annotated[int, SettingInfo("Steps between evaluations.", at_least=1, has_flag=False)] = 100
     seed: Annotated[
-        int, SettingInfo("Seed of data order, dropout and adapter.", at_least=0, at_most=2**63 - 1, section="Steps")
+        int,
+        SettingInfo("Seed for the data order, dropout and adapter.", at_least=0, at_most=2**63 - 1, section="Steps"),
     ] = 0
     save_every: Annotated[int, SettingInfo("Steps between checkpoints.", at_least=1, section="Steps")] = 100
     keep: Annotated[int, SettingInfo("Checkpoints to keep.", at_least=2, has_flag=False)] = 2
