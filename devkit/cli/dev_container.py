@@ -104,7 +104,7 @@ def _print_failure(failure: "Failure") -> None:
         click.echo("\n".join(("", *lines)), err=True)
     with suppress(OSError), tempfile.NamedTemporaryFile("wb", prefix="devkit-", suffix=".log", delete=False) as log:
         log.write(text.encode(errors="replace"))
-        hint = "" if matches else f"; it contains no known error: devkit explain {shlex.quote(log.name)}"
+        hint = "" if matches else f", which contains no known error: devkit explain {shlex.quote(log.name)}"
         click.echo(f"The whole output: {log.name}{hint}", err=True)
 
 

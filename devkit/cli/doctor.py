@@ -53,7 +53,7 @@ _REMOVED = {
     "--since-last": "Compare two files of --save-facts: devkit fleet compare BEFORE NOW",
     "--log": "Run: devkit explain FILE",
     "--run": "metrics.jsonl in the folder of the run has each step's time and waiting; --report-to plots them",
-    "--verification": "devkit verify names the cause of a failed stage itself",
+    "--verification": "devkit verify itself shows the cause of a failed stage",
 }
 """Flags of the last release, and what does their part."""
 
@@ -314,26 +314,26 @@ def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
         raise DevkitError(message, hint)
     for name, flag in _NOT_FOR_SETUP if flags["setup"] else ():
         if flags[name]:
-            raise DevkitError(f"--setup prints installation steps, but {flag} is for diagnosis", "Give one of the two.")
+            raise DevkitError(f"--setup prints installation steps, but {flag} is for diagnosis", "Remove one of them.")
 
 
 def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield message and hint of each contradiction."""
     style, files = flags["style"], flags["facts_files"]
     if flags["as_json"] and style not in (None, "json"):
-        yield f"--json and --format {style} contradict each other", "Give one of the two."
+        yield f"--json and --format {style} contradict each other", "Remove one of them."
     if flags["show_list"] and style in _NOT_FOR_LISTS:
         yield f"--list does not support {style}", "Use --format text or json."
     if flags["show_list"] and flags["fix"]:
-        yield "--list only lists the checks, but --fix changes files", "Give one of the two."
+        yield "--list only lists the checks, but --fix changes files", "Remove one of them."
     if isinstance(files, tuple) and files:
         for name, flag, instead in _LIVE_ONLY:
             if flags[name]:
-                yield f"{flag} works only on this machine, but --facts judges a saved one", f"Remove one, or {instead}."
+                yield f"{flag} works only on this machine, but --facts checks a saved one", f"Remove one, or {instead}."
         if len(files) > 2:
-            yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
+            yield f"--facts was given {len(files)} times", "Use one machine, or a host and a container on it."
     if flags["yes"] and not flags["fix"]:
-        yield "--yes answers the questions of --fix, which is missing", "Add --fix, or leave out --yes."
+        yield "--yes answers the questions of --fix, which is missing", "Add --fix, or remove --yes."
     project, output = flags["project"], flags["output"]
     if isinstance(project, Path) and not project.is_dir():
         yield f"{project} is not a directory", "Specify the project's folder: devkit doctor --project DIR"

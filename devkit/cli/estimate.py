@@ -417,12 +417,14 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     known = f"{len(list_models())} models are known, such as llama-3.1-8b."
     known = f"Did you mean {' or '.join(close)}?" if close else known
     if model.count("/") != 1 or model.startswith((".", "/")):
-        raise DevkitError(f"there is no model {model!r}", f"{known} Or give its config.json, or its name on the hub.")
+        raise DevkitError(
+            f"there is no model {model!r}", f"{known} Alternatively, give its config.json, or its name on the hub."
+        )
     from devkit.facts.values import Unknown
     from devkit.probe.host import LocalHost
     from devkit.probe.hub import read_model_config
 
-    hint = f"{known} Or download its config.json and pass that file."
+    hint = f"{known} Alternatively, download its config.json and pass that file."
     text = read_model_config(LocalHost(), model)
     if isinstance(text, Unknown):
         raise DevkitError(f"cannot query the hub for {model}: {text.reason}", hint)

@@ -147,7 +147,7 @@ def _print_end(changes: "tuple[FileChange, ...]", adoption: "Adoption", message:
     beside = f"{format_count(len(changed) - len(yours), 'file')} of devkit's own"
     print_wrapped(message.format(yours=named, own=beside))
     if yours and message.startswith(("repaired", "wrote")):
-        click.echo("Next: read `git diff`, rebuild the container, commit.")
+        click.echo("Next: read `git diff`, rebuild the container, and commit.")
 
 
 def list_compose_offers(root: Path) -> list[str]:
@@ -177,7 +177,7 @@ def _build_compose_dev_container(
     if paths or (project.root / DEV_CONTAINER_PATH).exists():
         raise DevkitError(
             f"--compose creates a dev container, but this project already has one: {[*paths, DEV_CONTAINER_PATH][0]}",
-            "Move it away first, or omit --compose to keep it.",
+            "Move it elsewhere first, or omit --compose to keep it.",
         )
     text = render_compose_dev_container(project.root, project.settings.name, compose=compose, service=service)
     return (DEV_CONTAINER_PATH,), {DEV_CONTAINER_PATH: text}
@@ -193,7 +193,7 @@ def _refuse_options(ctx: click.Context, names: frozenset[str], because: str) -> 
     if given:
         raise DevkitError(
             f"{' and '.join(given)} would change nothing: {because}",
-            "Omit it. Or move that dev container away first: devkit then writes its own.",
+            "Omit it, or move that dev container elsewhere first, so that devkit writes its own.",
         )
 
 
@@ -205,8 +205,8 @@ def _print_left_alone(torch: Mapping[str, str], options: WriteOptions) -> None:
         return
     _print_torch(torch)
     print_wrapped(
-        "unchanged: your dev container requests no GPU and contains nothing that uses one. If it is to have one, let it"
-        " install torch for CUDA and ask for the GPU:"
+        "unchanged: your dev container requests no GPU and contains nothing that uses one. If it should have one, make "
+        "it install torch for CUDA and request the GPU:"
     )
     click.echo('    "hostRequirements": { "gpu": "optional" }')
 

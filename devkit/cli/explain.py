@@ -72,7 +72,7 @@ def explain(
     the error is unknown.
     """
     if facts_file and no_facts:
-        raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")
+        raise DevkitError("--facts and --no-facts contradict each other", "Remove one of them.")
     from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
 
     is_piped = text == ("-",) or (not text and not sys.stdin.isatty())

@@ -89,7 +89,7 @@ class _TargetCommand(Command):
             at = args.index("--")
             args, words = args[:at], tuple(args[at + 1 :])
             if not words:
-                raise DevkitError("the command after -- is missing", "Such as -- python train.py")
+                raise DevkitError("the command after -- is missing", "Example: -- python train.py")
         rest = super().parse_args(ctx, args)
         ctx.params["command"] = words
         return rest
@@ -313,9 +313,9 @@ def plan_export(
         ]
         raise DevkitError(error.message, " ".join((error.hint, *places))) from error
     texts = RefusalTexts(
-        foreign_files=f"{folder} holds files that devkit did not write",
-        move_away="Move them away, or write elsewhere with --output.",
-        keep_edits="Move what you need to [job] in devkit.toml or to your own file, or pass --force to discard it.",
+        foreign_files=f"{folder} contains files that devkit did not write",
+        move_away="Move them elsewhere, or choose another folder with --output.",
+        keep_edits="Move the changes that you need to [job] in devkit.toml or to your own file, or pass --force to discard them.",
     )
     own_lock = render_lock(plan, rendered.artifacts, lock.machines, target=target.name)
     artifacts = (*rendered.artifacts, own_lock)
@@ -354,7 +354,7 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
     if not path.is_file():
         raise DevkitError(
             f"{job.settings} does not exist in {project.root}",
-            "Name the devkit finetune settings by their path in the project: the job sees only the project.",
+            "Give the path of the devkit finetune settings in the project, because the job sees only the project.",
         )
     finetune = validate_finetune_settings(FinetuneSettings(**read_settings_file(path)))
     folder = project.root / finetune.model
@@ -400,7 +400,7 @@ def _open_project(directory: Path) -> "tuple[DevkitProject, DevkitLock]":
     from devkit.render.project import PathOptions, open_project
 
     if not directory.is_dir():
-        raise DevkitError(f"{directory} is not a directory", "Name the project's folder.")
+        raise DevkitError(f"{directory} is not a directory", "Give the project's folder.")
     project = open_project(directory, ProjectSettings(), PathOptions())
     return project, read_project_lock(project.root)
 
@@ -479,5 +479,5 @@ def _find_folder(project: "DevkitProject", target: ExportTarget, settings: Expor
     lock = read_project_lock(folder) if folder.is_dir() else None
     if lock is not None and lock.files and lock.target != target.name:
         content = f"the files of {lock.target}" if lock.target else "a project's dev container"
-        raise DevkitError(f"{folder} holds {content}", "Give each target its own folder with --output.")
+        raise DevkitError(f"{folder} holds {content}", "Use a separate folder for each target with --output.")
     return folder

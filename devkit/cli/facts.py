@@ -67,7 +67,7 @@ def read_this_machine(
         report_step(f"trying CUDA and torch in child processes (at most {format_duration(DEEP_TIMEOUT_S)})")
         facts = replace(facts, deep=read_deep(host, deadline_s=DEEP_TIMEOUT_S))
         if isinstance(facts.deep, Unknown):
-            click.echo(f"devkit: --deep tried nothing: {facts.deep.reason}", err=True)
+            click.echo(f"devkit: --deep did not try anything: {facts.deep.reason}", err=True)
     return facts
 
 

@@ -55,7 +55,7 @@ class _Answer:
             yield code, message, str(fix["summary"]), tuple(str(line) for line in fix["commands"])
 
 
-@fleet.command("doctor", short_help="Run devkit doctor on each HOST over ssh, side by side.")
+@fleet.command("doctor", short_help="Run devkit doctor on each HOST over ssh, in parallel.")
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
 @click.option(
     "--hosts-file",

@@ -107,7 +107,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
     """Answer one prompt, a file of prompts, or a chat, or merge an adapter into its model."""
     tasks = [f"--{name}" for name in ("prompt", "file", "chat", "merge") if given[name] not in (None, False)]
     if len(tasks) > 1:
-        raise DevkitError(f"{tasks[0]} and {tasks[1]} cannot be used together", "Give one of them.")
+        raise DevkitError(f"{tasks[0]} and {tasks[1]} cannot be used together", "Use only one of them.")
     if not tasks and sys.stdin.isatty():
         raise DevkitError("nothing to answer", "Give --prompt, --file or --chat.")
     if given["as_json"] and (given["chat"] or given["merge"]):
@@ -210,7 +210,7 @@ def _read_prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")
     text = sys.stdin.read(MAX_PROMPT_CHARACTERS + 1)
     if len(text) > MAX_PROMPT_CHARACTERS:
-        raise DevkitError("the prompt on standard input is too long", "Give it with --prompt, or in a file.")
+        raise DevkitError("the prompt on standard input is too long", "Pass it with --prompt, or in a file.")
     return (Prompt(require_prompt_text(text.rstrip("\n"), "standard input")),)
 
 

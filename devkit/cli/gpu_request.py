@@ -11,7 +11,7 @@ from devkit.render.container.compose import CPU_MODE, GPU_MODES, render_gpu_scri
 @click.command("gpu-request", context_settings={"ignore_unknown_options": True})
 @click.option("--modes", required=True, help="The plan's ways to pass on GPUs.")
 @click.option("--engine", type=click.Choice(["docker", "podman"]), help="The engine to ask first.")
-@click.option("--slug", default="", help="The Compose project's name; none for somebody else's project.")
+@click.option("--slug", default="", help="The Compose project's name; none for someone else's project.")
 @click.option("--devices", default="", help="The GPUs to pass on. Default: all.")
 @click.option("--graphical", is_flag=True, help="Pass on the sockets of the host's display.")
 @click.argument("script")

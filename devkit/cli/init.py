@@ -83,7 +83,7 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
         if directory.resolve() == Path.home().resolve():
             raise DevkitError(
                 f"{directory.resolve()} is your home folder, not a project",
-                "Name the project's folder: devkit init my-project. To use the home folder: devkit init .",
+                "Give the project's folder: devkit init my-project. To use the home folder: devkit init .",
             )
     return directory
 
@@ -296,7 +296,7 @@ def plan_with_imports(
         brings = {need.name for need in project.dependencies.needs} - {need.name for need in less.dependencies.needs}
         if brings & named:
             return plan_with_imports(less, add, plan, without)
-    says = f"not taken: --develop, which does not fit: {planned.blockers[0].says}"
+    says = f"not used: --develop, which does not fit: {planned.blockers[0].says}"
     added, imports, planned = plan_with_imports(without, add, plan, None)
     if not isinstance(planned, Conflict):
         planned = replace(planned, warnings=(*planned.warnings, says))
@@ -470,9 +470,9 @@ def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
         named = join_some(dependencies.files)
         named += f", because {dependencies.because}" if dependencies.because else ""
         named += f", and not {join_words(dependencies.set_aside)}" if dependencies.set_aside else ""
-        other = "use another list with --requirements FILE, or none with --ignore-dependencies"
+        other = "use a different file with --requirements FILE, or none with --ignore-dependencies"
         print_wrapped(f"read: {named}; {other}")
-    versions = "--torch V, --python V, --image REF and --pin NAME==V choose others, and devkit.toml keeps them"
+    versions = "--torch V, --python V, --image REF and --pin NAME==V select others, and devkit.toml stores them"
     if plan.as_of:
         says = f"as of {plan.as_of}: packages released by then, and torch from that time, as far as the GPUs allow"
         print_wrapped(f"{says}; --as-of latest selects the newest versions")
@@ -488,7 +488,7 @@ def _list_installed(plan: "Plan", dependencies: "Dependencies") -> Iterator[str]
     if isinstance(plan.resolution, Unknown):
         yield f"the project's packages (not checked: {plan.resolution.reason})"
     elif isinstance(plan.resolution, Resolved) and plan.project_packages:
-        yield f"{named} that the project names, {len(plan.resolution.packages)} in all as uv resolves them"
+        yield f"{named} that the project lists, {len(plan.resolution.packages)} in all after uv resolves them"
 
 
 def format_next_step(

@@ -49,8 +49,8 @@ _PROOF_TIMEOUT_S = 7200.0
 _POLL_S = 0.05
 _PLAIN = {"TERM": "dumb", "COLUMNS": str(api.WIDTH)}
 _INSTRUCTIONS = (
-    "devkit diagnoses GPU machines, containers and projects. Begin with doctor where something does not work, with explain"
-    " where there is an error text, with plan for versions that fit, with estimate for GPU memory. To repair a project:"
+    "devkit diagnoses GPU machines, containers and projects. Begin with doctor if something does not work, with explain if "
+    "you have an error text, with plan for versions that fit, or with estimate for GPU memory. To repair a project:"
     " check_project, propose_fix or preview_init, show the user the diff, apply_fix, check_project. Facts that were not"
     " read are unknown, neither fine nor broken."
 )
@@ -63,7 +63,7 @@ _FOR_PREVIEWS = (
 """Options of init that name no file outside the project and allow no index."""
 
 Answer = CallToolResult
-Text = Annotated[str | None, Field(description="The text of this file, to judge instead of the project's files.")]
+Text = Annotated[str | None, Field(description="The text of this file, to check instead of the project's files.")]
 
 
 def take_options(command: str, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

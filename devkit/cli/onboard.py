@@ -97,7 +97,7 @@ def _examine(directory: Path) -> "list[Need]":
 def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
     """Go through the steps after the first, as far as possible. Returns what to do next."""
     where = shlex.quote(str(directory))
-    again = f"devkit onboard {where}" if not needs else f"Do what is listed above, then: devkit onboard {where}"
+    again = f"devkit onboard {where}" if not needs else f"Do the steps listed above, then run: devkit onboard {where}"
     if stopping := sum(need.stops for need in needs):
         steps.end("stopped", f"{stopping} to do first")
         return [again]
@@ -134,7 +134,10 @@ def _prove(entry: "Entry") -> tuple[str, str]:
         command = entry.build_command(["devkit", "verify", "--here", "--quick", "--json"])
         done = run_streaming(command, progress=lambda _: None, timeout_s=PROOF_TIMEOUT_S)
     if done.code in (126, 127):
-        return "skipped", "this dev container has no devkit inside; add it: devkit init --as-feature .devcontainer"
+        return (
+            "skipped",
+            "devkit is not installed in this dev container; add it: devkit init --as-feature .devcontainer",
+        )
     with suppress(ValueError, KeyError, TypeError):
         return "done" if done.code == 0 else "failed", str(json.loads(done.out)["conclusion"])
     return "failed", done.last_line

@@ -48,7 +48,7 @@ plan_with_packages = partial(project_plan.plan_with_packages, show_status=show_s
 _FOLDER = click.Path(exists=True, file_okay=False)
 
 
-_NO_HOLD = {"--no-hold": "A plan is the same with it. For the image: devkit init --set no_hold=true"}
+_NO_HOLD = {"--no-hold": "It does not change the plan. For the image, use: devkit init --set no_hold=true"}
 
 
 @click.command(cls=Command, renamed={"--project": ""}, removed=_NO_HOLD)
@@ -88,7 +88,7 @@ def plan(
         raise DevkitError(f"{'--install' if install else '--pip'} does not print JSON", "Remove --json.")
     options.refuse_contradiction()
     if run and not install:
-        raise DevkitError("--run needs --install: it runs that command", "devkit plan --install --run")
+        raise DevkitError("--run needs --install, because it runs that command", "devkit plan --install --run")
     target = find_target_python(runs=run) if install else None
     if target and options.python is None:
         options = replace(options, python=str(target.version))
@@ -181,7 +181,7 @@ def install_plan(plan: Plan, python: "WorkloadPython | None", *, runs: bool) -> 
     uv = find_uv()
     words = list_install_words(plan, with_uv=bool(uv))
     if not words:
-        raise DevkitError("the plan contains no packages", "Name a stack, as in --stack vllm.")
+        raise DevkitError("the plan contains no packages", "Specify a stack, as in --stack vllm.")
     click.echo(shlex.join([*(["uv", "pip"] if uv else ["pip"]), "install", *words]))
     if not runs or python is None:
         return ExitCode.DONE

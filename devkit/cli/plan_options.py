@@ -56,8 +56,8 @@ class PlanOptions:
     def refuse_contradiction(self) -> None:
         """Raise DevkitError for flags that contradict each other."""
         if self.vendor == "cpu" and self.gpus:
-            says = f"--vendor cpu plans without a GPU, but --gpu names {join_words(self.gpus)}"
-            raise DevkitError(says, "Leave one of the two out.")
+            says = f"--vendor cpu plans without a GPU, but --gpu requests {join_words(self.gpus)}"
+            raise DevkitError(says, "Remove one of them.")
 
     @property
     def describes_machine(self) -> bool:
@@ -139,7 +139,7 @@ _VERSIONS = (
     click.option(
         "--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version. May be repeated."
     ),
-    click.option("--as-of", metavar="DAY", help="Use the packages released by this day, or latest."),
+    click.option("--as-of", metavar="DAY", help="Use the packages released by this day, or the latest ones."),
     click.option(
         "--feature",
         "features",

@@ -36,7 +36,7 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
     if isinstance(found, Unknown):
         return f"not checked: {found.reason}"
     if not isinstance(found, Resolved):
-        return "resolved with the version tables; the project requires no package"
+        return "resolved with the version tables; the project does not require any package"
     wheels = {each.name for each in plan.compiled if each.mode is CompileMode.WHEEL}
     built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source if name not in wheels]
     says = [f"{len(built)} built from source ({join_some(built)})"] if built else []
@@ -80,4 +80,4 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
         doubt += f", Python {'.'.join(map(str, sys.version_info[:2]))} cannot parse {join_some(unparsed)}"
     if missing:
         return [f"{format_count(len(missing), 'import')} not found: {join_some(missing)}{doubt}"]
-    return [f"every import of the programs has a package{doubt}; nothing was run (--prove)"]
+    return [f"every import in the programs has a package{doubt}; the programs were not run (--prove runs them)"]

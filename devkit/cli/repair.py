@@ -90,7 +90,7 @@ def print_manual_fixes(report: "Report") -> None:
     """Print the commands of the findings that no change of a file repairs. They are never run."""
     left = [shown for shown in report.roots if _is_by_hand(shown)]
     if left:
-        _print("No file change can fix these findings. Do this by hand:")
+        _print("No file change can fix these findings. Fix them manually:")
     for shown in left:
         _print_commands(shown, f"{shown.check.code} by hand ")
 

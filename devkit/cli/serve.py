@@ -68,7 +68,7 @@ def serve(
     if engine is not None and is_gguf != (engine == "llama-cpp"):
         raise DevkitError(
             f"{engine} serves no {'GGUF file' if is_gguf else 'folder'} here",
-            "Name a GGUF file for llama.cpp, and a folder or hub id for the others: convert_hf_to_gguf.py DIR --outfile FILE",
+            "Give a GGUF file for llama.cpp, and a folder or hub id for the other engines: convert_hf_to_gguf.py DIR --outfile FILE",
         )
     folder, settings = (_require_file(model), None) if is_gguf else _resolve(model, context)
     has_gpu = bool(settings) or bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -146,7 +146,7 @@ def _require_program(engine: str) -> str:
         # Python imports from its working folder first, which may be a stranger's project.
         words = [str(python), "-c", _CAN_SERVE]
         if subprocess.run(words, cwd=python.parent, capture_output=True, check=False).returncode:
-            raise DevkitError(f"{program} lacks what its server needs", _INSTALL[engine])
+            raise DevkitError(f"{program} does not have the packages that its server needs", _INSTALL[engine])
     return program
 
 

@@ -34,7 +34,7 @@ def try_() -> int:
     python = ""
     with interrupt_on_termination():
         for each in remove_leftovers():
-            print_wrapped(f"Removed what a killed run had left: {each}.")
+            print_wrapped(f"Removed the files that a killed run had left: {each}.")
         with suppress(DevkitError):
             python = require_workload_python("devkit try").executable
         if not (python and find_snapshot(MODEL)):
@@ -67,11 +67,13 @@ def go_through(tryout: "TryOut", *, clock: Callable[[], float] = time.monotonic)
         if tryout.plan is None:
             print_wrapped(f"It trains with {tryout.python}, which has torch.")
         elif tryout.wheels:
-            print_wrapped(f"Takes torch from {join_words(tryout.wheels)}, as its index does not answer.")
+            print_wrapped(f"Uses torch from {join_words(tryout.wheels)}, because its index does not answer.")
         else:
             print_wrapped(f"Takes torch {tryout.plan.torch} ({tryout.plan.variant}) from {tryout.plan.torch_index}.")
         if download:
-            print_wrapped(f"Downloads at most {format_bytes(download)}, less what uv already has in {tryout.cache}.")
+            print_wrapped(
+                f"Downloads at most {format_bytes(download)}, minus the files that uv already has in {tryout.cache}."
+            )
         print_wrapped(f"Works in {tryout.folder}, with up to {format_bytes(disk)}, and removes it.")
         click.echo()
         for name, step in tryout.list_steps():
@@ -82,7 +84,7 @@ def go_through(tryout: "TryOut", *, clock: Callable[[], float] = time.monotonic)
             if said:
                 print_wrapped(said, indent="    ")
     finally:
-        print_wrapped(f"Nothing is left but uv's cache: removed {tryout.remove()}.")
+        print_wrapped(f"Only uv's cache remains: removed {tryout.remove()}.")
     if ANSWER not in said:
         return ExitCode.ANSWER_IS_NO
     print_next("devkit init", where="in your project")

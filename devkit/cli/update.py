@@ -131,9 +131,9 @@ def list_version_changes(document: "Mapping[str, Any]", plan: "Plan") -> "Iterat
             )
             yield f"{name} {old} → {new}: {why}"
         elif new and not old:
-            yield f"{name} {new} is new: a package requires it"
+            yield f"{name} {new} is new, because a package requires it"
         elif old and not new:
-            yield f"{name} {old} is gone: nothing requires it anymore"
+            yield f"{name} {old} was removed, because no package requires it anymore"
 
 
 def _renew_locks(
@@ -178,4 +178,4 @@ def _print_end(
     elif options.is_dry_run:
         click.echo(f"would change {files}; nothing was written.")
     else:
-        click.echo(f"changed {files}. Next: read the difference, rebuild the container, commit.")
+        click.echo(f"changed {files}. Next: read the difference, rebuild the container, and commit.")

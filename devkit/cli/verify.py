@@ -48,7 +48,7 @@ DEFAULT_TIMEOUT_S = 600.0
     "--output",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="Write the report as JSON; with --bench, write the results to this folder. Default of that: gpu-report.",
+    help="Write the report as JSON; with --bench, write the results to this folder (default: gpu-report).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
@@ -113,7 +113,7 @@ def verify(
     if write_error:
         raise write_error
     if report.verdict == "failed" and not any(map(report.find_cause, report.stages)):
-        click.echo("What to do: devkit doctor --deep", err=True)
+        click.echo("To find the cause: devkit doctor --deep", err=True)
     ctx.exit(ExitCode.DONE if report.verdict == "passed" else ExitCode.ANSWER_IS_NO)
 
 
@@ -152,10 +152,12 @@ def _require_local_model(model: str) -> None:
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     found = Path(model).expanduser()
     if found.is_file() and found.suffix != ".gguf":
-        raise DevkitError(f"{model} is a file, but a model is a folder", "Name the folder that holds its config.json.")
+        raise DevkitError(
+            f"{model} is a file, but a model is a folder", "Give the folder that contains its config.json."
+        )
     is_local = found.is_dir() or (found.suffix == ".gguf" and found.is_file())
     if model and not is_local and not (cache / f"models--{model.replace('/', '--')}").exists():
         raise DevkitError(
-            f"model {model} was not found: no such folder, and it is not in {cache}",
-            f"Name a folder or download the model first, because the proof downloads nothing: hf download {model}",
+            f"model {model} was not found: it is neither a folder nor in {cache}",
+            f"Give a folder, or download the model first, because the proof does not download anything: hf download {model}",
         )

@@ -915,4 +915,4 @@ def format_stale_warning(as_of: str, today: str) -> str | None:
     age_days = count_days(as_of, today)
     if age_days <= STALE_AFTER_DAYS:
         return None
-    return f"the version tables are from {as_of}, {age_days} days old: they lack newer releases. Update devkit"
+    return f"the version tables are from {as_of}, {age_days} days old and do not contain newer releases. Update devkit"

@@ -81,7 +81,7 @@ def find_dev_container(start: Path, config: Path | None = None, *, env: Mapping[
         folder, file = _locate(start.resolve(), config)
         found = parse_jsonc(read_bounded(file, MAX_CONFIG_BYTES).decode()).to_python()
     except OSError as error:
-        hint = "Name a devcontainer.json that this user may read."
+        hint = "Give a devcontainer.json that this user can read."
         raise DevkitError(f"cannot read {error.filename}: {error.strerror}", hint) from None
     except (InvalidJsonc, UnicodeDecodeError) as error:
         raise DevkitError(f"{file} cannot be read: {error}", f"devkit doctor --project {folder}") from None

@@ -115,7 +115,7 @@ def require_cli(container: DevContainer) -> None:
     if not container.is_generated and shutil.which(REFERENCE_CLI) is None:
         raise DevkitError(
             f"{container.file} needs the dev container CLI, which is not installed",
-            "npm install -g @devcontainers/cli\nor write a dev container that needs Compose alone: devkit init",
+            "npm install -g @devcontainers/cli\nor write a dev container that needs only Compose: devkit init",
         )
 
 

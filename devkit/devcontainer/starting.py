@@ -53,7 +53,7 @@ def start_dev_container(
     if before is not None and before.is_running and not rebuilds:
         would_end = format_count(before.sessions, "command") if before.sessions else "the editor's settings"
         if before.sessions or LOCAL_FOLDER_LABEL in before.labels:
-            report(f"{before.name} is left as it is, for {would_end} in it; recreate it with devkit up --rebuild")
+            report(f"{before.name} stays unchanged, because {would_end} in it; recreate it with devkit up --rebuild")
             return _finish(Started(enter(client, before), "kept"), report)
     if failure := _run_host_command(client.container, report):
         return failure
@@ -150,7 +150,11 @@ def _run_hook(entry: Entry, title: str, argv: Sequence[str]) -> Failure | None:
         # The client is gone, and the command inside would go on beside that of the next start.
         entry.send(signal.SIGTERM)
         raise
-    return Failure(f"{title} failed with status {done.code}; the container runs", tuple(lines)) if done.code else None
+    return (
+        Failure(f"{title} failed with status {done.code}; the container is running", tuple(lines))
+        if done.code
+        else None
+    )
 
 
 def _start_by_cli(

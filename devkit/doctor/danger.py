@@ -125,9 +125,9 @@ def withhold(finding: Finding, facts: Facts) -> Finding:
         kept = tuple(command for command in kept if not command.startswith("sudo "))
     harms = " or ".join(dict.fromkeys(str(find_harm(command)) for command in refused))
     summary = (
-        f"Once the cause is proven (it is only {finding.confidence}, so no command that {harms} is printed): {fix.summary}"
+        f"First prove the cause, which is only {finding.confidence}; devkit therefore prints no command that {harms}. Then: {fix.summary}"
         if first == _UNPROVEN
-        else f"Ask the administrator, because {first}; the repair {harms}: {fix.summary}"
+        else f"Ask the administrator, because {first} and the repair {harms}: {fix.summary}"
     )
     is_root = any(command.startswith("sudo ") for command in kept)
     return replace(

@@ -44,7 +44,7 @@ def format_explanation(check: Check, *, width: int) -> tuple[Line, ...]:
             lines += fold_lines(f"- [{condition}] {remedy.summary}" if condition else f"- {remedy.summary}", width)
             commands = show_commands(remedy.row, family=DistroFamily.UBUNTU)
             if commands != show_commands(remedy.row):
-                lines += [Line("  On Ubuntu; the page below has other distributions:")]
+                lines += [Line("  On Ubuntu (for other distributions, see the page below):")]
             lines += [Line(f"    {command}") for command in commands]
     lines += [Line(""), *fold_lines(f"Healthy: {check.title}.", width)]
     for heading, text in check.explanation:

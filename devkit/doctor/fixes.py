@@ -195,8 +195,11 @@ def adapt_to_image(commands: tuple[str, ...], facts: Facts) -> tuple[tuple[str, 
         return commands, ""
     if tool == "rpm-ostree":
         layered = tuple(_DNF_INSTALL.sub("sudo rpm-ostree install ", each) for each in commands)
-        return layered, "This system is an image: a layered package is available after a reboot."
-    return ((), "This system changes with its image, not packages: choose one with the driver and the toolkit.")
+        return layered, "This system is image-based, so a layered package is available only after a reboot."
+    return (
+        (),
+        "This system changes with its image, not with packages, so choose an image that contains the driver and the toolkit.",
+    )
 
 
 def refresh_cdi(facts: Facts) -> tuple[str, ...]:

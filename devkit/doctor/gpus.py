@@ -114,7 +114,7 @@ def is_gpu_failing(facts: Facts, address: str) -> bool | Unknown:
         return Unknown("NVML gives no answer") if says_nothing else True
     gpu = find_gpu_at(facts, address)
     if gpu is None:
-        return Unknown("NVML does not say which GPU this is") if not has_missing_gpus(facts) else True
+        return Unknown("NVML does not report which GPU this is") if not has_missing_gpus(facts) else True
     return isinstance(gpu, FailedGpu) or find_recovery_action(gpu) != "none"
 
 

@@ -416,7 +416,7 @@ def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple
     lines: list[Line] = []
     if error := unknown.first_error:
         lines += fold_lines(f"{error.text} (line {error.line})", width, tone=Tone.WARN)
-        lines += [Line(f"  {NOTHING_KNOWN}; this line is the failure in the text's own words", Tone.QUIET)]
+        lines += [Line(f"  {NOTHING_KNOWN}; this line is the failure as the text reports it", Tone.QUIET)]
         raised = f"raised in {unknown.package}" if unknown.package else ""
         raised += f" ({unknown.file})" if raised and unknown.file else ""
         raised += f", called by {unknown.caller}" if raised and unknown.caller else ""

@@ -144,7 +144,7 @@ def require_visible_gpu(facts: Facts) -> None:
 def require_driver(facts: Facts) -> Driver:
     """Return the kernel driver of a Linux machine with an NVIDIA GPU; WSL has its driver on Windows."""
     require_nvidia_gpu(facts)
-    skip_if(is_in_wsl(facts), "in WSL the driver belongs to Windows")
+    skip_if(is_in_wsl(facts), "in WSL, the driver belongs to Windows")
     return require(facts.driver)
 
 
@@ -189,7 +189,7 @@ def needs_compose(facts: Facts) -> bool:
 def require_toolkit_engine(facts: Facts) -> Engine:
     """Return a local engine that uses this system's Container Toolkit; Docker Desktop has its own."""
     engine = require_gpu_engine(facts)
-    skip_if(engine.kind is EngineKind.DOCKER_DESKTOP, "Docker Desktop brings its own GPU support")
+    skip_if(engine.kind is EngineKind.DOCKER_DESKTOP, "Docker Desktop has its own GPU support")
     return engine
 
 

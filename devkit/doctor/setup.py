@@ -30,7 +30,7 @@ def plan_setup(facts: Facts, report: Report) -> Setup:
     A part that a root error of the report is about gets the fix of that finding; one that is not there is installed.
     """
     if has_nvidia_gpu(facts) is False:
-        return Setup(("no NVIDIA GPU on this machine: no driver and no Container Toolkit to install",), ())
+        return Setup(("this machine has no NVIDIA GPU, so it needs no driver or Container Toolkit",), ())
     ready, steps = [], []
     parts = (
         (("DRV", "WSL"), _describe_driver(facts), tuple(_install("install-driver", facts, wanted="for its GPU"))),

@@ -93,7 +93,7 @@ def build_model_shape(config: Mapping[str, Any], *, name: str = "") -> ModelShap
     text = config.get("text_config")
     if isinstance(text, Mapping):
         shape = _build_shape({"tie_word_embeddings": config.get("tie_word_embeddings", False), **text}, name)
-        return replace(shape, note="text part only: images and their encoder need more")
+        return replace(shape, note="for the text part only: images and their encoder need more")
     return _build_shape(config, name)
 
 
@@ -104,7 +104,7 @@ def _build_shape(config: Mapping[str, Any], name: str) -> ModelShape:
     depth = read.size("num_hidden_layers")
     if depth > MAX_LAYERS:
         raise DevkitError(
-            f"{name or 'this config.json'} has {depth} layers, more than {MAX_LAYERS}",
+            f"{name or 'this config.json'} has {depth} layers, more than the limit of {MAX_LAYERS}",
             "Check the number in the config.json.",
         )
     kinds = Counter((_find_window(read, index), _has_experts(read, index)) for index in range(depth))
@@ -151,12 +151,12 @@ def find_family_name(config: Mapping[str, Any]) -> str:
         return kind
     if not isinstance(kind, str):
         raise DevkitError(
-            "this config.json names no architecture: model_type is missing",
+            "this config.json does not name an architecture: model_type is missing",
             "Give the config.json of a model from the hub, or describe the model: --hidden, --layers, --heads …",
         )
     near = get_close_matches(kind, load_families(), n=3) or ["llama", "qwen3", "mixtral"]
     raise DevkitError(
-        f"the architecture {kind!r} is not known: how its layers are built is missing",
+        f"the architecture {kind!r} is not known, so the structure of its layers is missing",
         f"Known are {len(load_families())}, such as {', '.join(near)}. If it is built like one of them, write that name as "
         "model_type in a copy of config.json.",
     )
@@ -188,8 +188,8 @@ class _Reader:
         own = self._keys.get(key, key)
         if found is None:
             raise DevkitError(
-                f"{self._origin} does not say {own}, which a {self.kind} model needs",
-                "Give the whole config.json, as the model's folder holds it.",
+                f"{self._origin} does not set {own}, which a {self.kind} model needs",
+                "Give the whole config.json, as the model's folder contains it.",
             )
         if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MAX_SIZE:
             raise DevkitError(f"{own} is {found!r} in {self._origin}", "It must be a whole number above zero.")

@@ -99,7 +99,7 @@ def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
         of_size = [row.name for row in reversed(load_tables().gpus.models) if not family and size in row.memory_gib]
         near = of_size[:3] or find_closest_gpus(text)
         known = f"Did you mean {' or '.join(near)}?" if near else "Use nvidia-smi's name, such as RTX 4090."
-        raise DevkitError(f"there is no GPU {text!r} in the tables", known)
+        raise DevkitError(f"the GPU {text!r} is not in the tables", known)
     model, family = named.model, family.strip(" -_").lower()
     if size and size not in model.memory_gib and family:
         # "A100-40GB" is not the one with 80.

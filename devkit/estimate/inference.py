@@ -101,7 +101,7 @@ class _Generation:
                 sizes = (
                     self._compute_layer_cache(layer, settings.prompt + settings.new) for layer in self._shape.layers
                 )
-                joining = Term("cache being joined", max(sizes) // 2, "keys of one layer, old beside new", CACHE_SOURCE)
+                joining = Term("cache being joined", max(sizes) // 2, "keys of one layer, old and new", CACHE_SOURCE)
                 cache = (*cache, _split(joining, self._cache_shards))
             found[MemoryPhase.DECODE] = (*fixed, *cache, *self._logits)
         return found

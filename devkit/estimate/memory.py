@@ -153,7 +153,7 @@ def build_memory_estimate(
     slack = f"{SLACK_SHARE:.0%} of all tensors, {SLACK_OF_LARGEST:.0%} of the largest, {SLACK_BYTES // MIB} MiB"
     overheads = (
         Term("allocator slack", reserved.point - allocated, slack, ALLOCATOR_SOURCE),
-        Term("CUDA context", context.point, "context and kernels of torch", CONTEXT_SOURCE),
+        Term("CUDA context", context.point, "torch's context and kernels", CONTEXT_SOURCE),
         Term("NCCL buffers", nccl.point, "communicators of all GPUs", NCCL_SOURCE),
     )
     return MemoryEstimate(

@@ -247,7 +247,7 @@ def describe_fit(each: GpuReport, report: EstimateReport) -> tuple[str, str, str
     gpu, device = each.gpu, report.estimate.device_peak_bytes
     verdict = _VERDICTS[each.verdict]
     if gpu.lacks_bf16 and report.settings.precision is Precision.BF16 and each.verdict is not Fit.DOES_NOT_FIT:
-        verdict = f"no bf16 in hardware, so use --dtype fp16; {verdict} in memory"
+        verdict = f"the GPU has no bf16 hardware, so use --dtype fp16; {verdict} in memory"
     peak = f"{format_bytes(device.point)} of {format_bytes(gpu.memory_bytes)}, at most {format_bytes(device.upper)}"
     return verdict, gpu.name if gpu.count == 1 else f"{gpu.name} (one of {gpu.count})", peak
 
@@ -264,7 +264,7 @@ def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
     how = "" if estimate.method == "closed form" else f" ({estimate.method})"
     yield wrap_text(
         f"Peak {format_bytes(estimate.allocated_peak_bytes)} of tensors {_PHASES[estimate.phase]}{how}; torch reserves "
-        f"{format_bytes(reserved.point)}, and in total {format_bytes(device.point)} of the GPU are used, at most "
+        f"{format_bytes(reserved.point)}, and in total {format_bytes(device.point)} of the GPU is used, at most "
         f"{format_bytes(device.upper)}",
         width=width,
     )
@@ -288,7 +288,7 @@ def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
         yield "No single GPU in the tables is guaranteed to be enough."
     else:
         memory = format_bytes(smallest.memory_bytes)
-        yield wrap_text(f"Smallest GPU guaranteed to be enough: {smallest.name} ({memory})", width=width)
+        yield wrap_text(f"The smallest GPU guaranteed to be enough is the {smallest.name} ({memory})", width=width)
     if host:
         yield wrap_text(
             f"The machine needs {format_bytes(host.memory_bytes)} of memory for each GPU, "
@@ -312,7 +312,7 @@ def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterato
     if each.together:
         settings = each.together.settings
         yield wrap_text(
-            f"Nothing makes it fit on one {name}; {settings.world} of them hold it with: "
+            f"Nothing makes it fit on one {name}, but {settings.world} of them hold it with: "
             f"{' '.join(each.together.changes)}",
             width=width,
         )
@@ -370,7 +370,9 @@ def format_term(estimate: MemoryEstimate, name: str, *, width: int) -> str:
     terms = (*estimate.terms, *estimate.overheads)
     found = [term for term in terms if term.name.lower() == name.lower()]
     if not found:
-        raise DevkitError(f"the peak has no term {name!r}", f"It has: {', '.join(term.name for term in terms)}.")
+        raise DevkitError(
+            f"the peak does not have a term {name!r}", f"It has: {', '.join(term.name for term in terms)}."
+        )
     return "\n".join(
         f"{term.name}: {format_bytes(term.bytes)}\n{wrap_text(term.formula, width=width, indent='  ')}\n  {term.source}"
         for term in found

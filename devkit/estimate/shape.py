@@ -258,8 +258,8 @@ def count_adapter_parameters(shape: ModelShape, settings: TrainingSettings) -> i
     unknown = [target for target in settings.targets if target not in known]
     if unknown and settings.targets != ALL_LINEAR:
         raise DevkitError(
-            f"{shape.name} has no linear module {unknown[0]!r} to put an adapter on",
-            f"It has {', '.join(known)}; {ALL_LINEAR[0]} means all of them but the output head.",
+            f"{shape.name} does not have a linear module {unknown[0]!r} for an adapter",
+            f"It has {', '.join(known)}; {ALL_LINEAR[0]} means all of them except the output head.",
         )
     inside = sum(
         layer.count * sum(_count_parameters(linear, settings) for linear in find_adapted_linears(layer, settings))

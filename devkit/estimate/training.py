@@ -233,18 +233,18 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
     if not 0 <= settings.prompt < settings.sequence:
         raise DevkitError(
             f"--set prompt={settings.prompt} leaves nothing of --max-length {settings.sequence} to learn",
-            "Give the tokens of a row that come before the answer, or 0 where they are not known.",
+            "Give the number of tokens in a row that come before the answer, or 0 if it is not known.",
         )
     is_quantized = get_quantization(settings) is not Quantization.NONE
     if settings.upcast and not is_quantized:
         raise DevkitError(
             f"--set upcast has no effect on {settings.method}: nothing is quantized",
-            "Choose --method qlora or int8-lora, or leave it out.",
+            "Choose --method qlora or int8-lora, or omit --set upcast.",
         )
     if settings.autocast and settings.stack is Stack.DEVKIT:
         raise DevkitError(
             "--set autocast has no effect on devkit's own loop, which computes in the precision of its weights",
-            "Add --stack trainer or trl, or leave out --set autocast.",
+            "Add --stack trainer or trl, or omit --set autocast.",
         )
     if settings.dora and settings.method is Method.FULL:
         raise DevkitError("--dora has no effect on full fine-tuning", "Choose --method lora, qlora or int8-lora.")
@@ -364,7 +364,7 @@ class _TrainingStep:
         saved = max(layers, key=lambda each: each.per_token * tokens + each.scores * pairs)
         formula = f"{tokens:,} tokens x {saved.per_token:,} B"
         one_layer = (
-            Term("one layer, computed again", tokens * saved.per_token, formula, LLAMA_SOURCE),
+            Term("one layer, recomputed", tokens * saved.per_token, formula, LLAMA_SOURCE),
             Term("attention scores", pairs * saved.scores, self._score_formula(), SDPA_SOURCE),
         )
         temporaries = (*self._compute_temporaries(saved), *self._compute_cast_weights(is_forward=False))
@@ -475,8 +475,8 @@ def _list_warnings(shape: ModelShape, settings: TrainingSettings) -> Iterator[st
         compared = _COMPARED.get(settings.objective, "has not been compared with measured runs")
         yield f"the estimate for {settings.objective} {compared}"
     if is_attention_eager(shape, settings):
-        yield "estimates for attention without a fused kernel are less certain: published runs took up to a quarter more"
+        yield "estimates for attention without a fused kernel are less certain: published runs used up to a quarter more"
     if settings.world > 1 and settings.sharding is not Sharding.DDP:
-        yield "activations and logits are not sharded: more GPUs do not make them smaller"
+        yield "activations and logits are not sharded, so more GPUs do not reduce them"
     if shape.max_positions and settings.sequence > shape.max_positions:
         yield f"the model was made for at most {shape.max_positions:,} tokens"

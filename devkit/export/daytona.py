@@ -70,7 +70,7 @@ def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext
     )
     step = f"uv run {quote_shell([f'{context.folder}/run.py'])}"
     notes = [
-        "a GPU sandbox is deleted when it stops: run.py fetches the output first, and uploads it at the next start"
+        "a GPU sandbox is deleted when it stops, so run.py fetches the output first and uploads it at the next start"
     ]
     if task.is_spot:
         notes.append("a spot sandbox is reclaimed without notice, and everything saved since the start is lost")
@@ -86,7 +86,7 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
     for volume in task.volumes:
         if volume.source:
             raise DevkitError(
-                f"--set {volume.role} cannot be a Daytona volume: saving renames files, which Daytona volumes do not allow",
+                f"--set {volume.role} cannot be a Daytona volume: saving renames files, but Daytona volumes do not allow this",
                 f"Leave out --{volume.role}: run.py uploads the project, and fetches the output.",
             )
     for flag, text in (("--snapshot", settings.snapshot), ("--hub-secret", settings.hub_secret)):

@@ -84,7 +84,7 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
     if settings.user and not _USER.fullmatch(settings.user):
         raise DevkitError(f"--set user={settings.user} is not a user", "Write it as UID:GID.")
     size, cores = format_bytes(task.memory_bytes), task.cpus
-    notes = [f"no limit is set there: the machine needs {size} of memory and {cores} cores for this job"]
+    notes = [f"no limit is set there; the machine needs {size} of memory and {cores} cores for this job"]
     if task.is_spot:
         notes.append("the job does not restart automatically on a reclaimed machine: start run.sh on a new one")
     script = _render_run_script(task, settings, find_path_to_project(context.folder))

@@ -148,7 +148,7 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
             parse_size(text, format_option(JobSettings, name))
     if parse_duration(settings.grace, "--set grace") >= parse_duration(settings.time, "--time"):
         raise DevkitError(
-            f"--set grace={settings.grace} leaves nothing of --time {settings.time}",
+            f"--set grace={settings.grace} leaves no time in --time {settings.time}",
             "SIGTERM comes that long before the end: allow more time, or a shorter grace period.",
         )
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
@@ -166,14 +166,14 @@ def _validate_command(settings: JobSettings) -> None:
         for name in ("processes", "foreign_image", "workdir"):
             if getattr(settings, name):
                 raise DevkitError(
-                    f"{format_option(JobSettings, name)} applies to your own command only: devkit finetune sets these automatically",
+                    f"{format_option(JobSettings, name)} applies only to your own command; devkit finetune sets it automatically",
                     "Give the command after two dashes: -- python train.py",
                 )
         return
     if settings.workdir and not PurePosixPath(settings.workdir).is_absolute():
         raise DevkitError(f"--set workdir {settings.workdir!r} is not an absolute path", "For example /workspace.")
     if not settings.command[0]:
-        raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
+        raise DevkitError("the command begins with an empty word", "Example: -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
         raise DevkitError(f"--set processes is {settings.processes!r}", "Give a number, or auto for one per GPU.")
     if any(contains_token(word) for word in settings.command) or holds_secret(" ".join(settings.command)):
@@ -194,13 +194,13 @@ def validate_printable(settings: object) -> None:
             if len(text) > MAX_TEXT and name not in ("command", "env"):
                 raise DevkitError(
                     f"{format_option(kind, name)} has {len(text)} characters",
-                    f"Give at most {MAX_TEXT}: names have fewer.",
+                    f"Give at most {MAX_TEXT}: names are shorter.",
                 )
             # A word of a command may be a script.
             shown = re.sub(r"[\n\t]", "", text) if name == "command" else text
             if any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in shown):
                 raise DevkitError(
-                    f"{format_option(kind, name)} {text!r} holds a line break or another invisible character",
+                    f"{format_option(kind, name)} {text!r} contains a line break or another invisible character",
                     "Write it on one line, in visible characters.",
                 )
 
@@ -218,7 +218,7 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
         if not mark or not name.isidentifier() or not name.isascii():
             raise DevkitError(f"--env {text!r} is not a variable", "Write it as NAME=VALUE.")
         if name in seen:
-            raise DevkitError(f"--env {name} is given twice", "Keep one of the two.")
+            raise DevkitError(f"--env {name} is given twice", "Remove one of them.")
         seen.add(name)
         if _RESERVED_VARIABLES.fullmatch(name):
             raise DevkitError(f"--env {name} is set by devkit or torchrun itself", "Leave it out.")

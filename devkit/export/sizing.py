@@ -144,7 +144,7 @@ def validate_gpu(plan: Plan, job: JobSettings) -> None:
             flag = f"--gpu {job.gpu}" if job.gpu else f"--gpus {job.gpus}"
             raise DevkitError(
                 f"{flag} cannot be used: this project's image is planned for the CPU",
-                "Plan for a GPU first, such as: devkit init --gpu H100 --driver 580.95.05. Or leave the GPU out.",
+                "Plan for a GPU first, such as: devkit init --gpu H100 --driver 580.95.05. Otherwise, remove the GPU.",
             )
         return
     if not job.gpu:
@@ -222,13 +222,13 @@ def explain_misfit(
     is_loading = needs.loading_bytes > gpu.memory_bytes
     why = ": each process loads the whole packed model before sharding" if is_loading else ""
     message = (
-        f"the job does not fit: {format_bytes(needs.peak_bytes)} on each {gpu.name},"
-        f" which holds {format_bytes(gpu.memory_bytes)}{why}"
+        f"the job does not fit: {format_bytes(needs.peak_bytes)} on each {gpu.name}, "
+        f"which has {format_bytes(gpu.memory_bytes)}{why}"
     )
     proposals = list(_propose_changes(settings, config, hardware))[:MAX_PROPOSALS]
-    proposals += [f"--gpu '{fitting[0]}', the smallest that holds it unchanged"] if fitting else []
+    proposals += [f"--gpu '{fitting[0]}', the smallest that fits it unchanged"] if fitting else []
     nearest = "; or ".join(proposals) or "a shorter sequence, a smaller model"
-    return message, f"What fits: {nearest}. Or pass --force."
+    return message, f"These fit: {nearest}. Alternatively, pass --force."
 
 
 def _propose_changes(settings: FinetuneSettings, config: Mapping[str, Any], hardware: RunHardware) -> Iterator[str]:
@@ -272,7 +272,7 @@ def list_duration_notes(needs: ResourceNeeds | None, *, grace_s: int) -> Iterato
     write_s = size / WRITE_BYTES_PER_S
     if write_s > grace_s:
         yield (
-            f"one checkpoint is {format_bytes(size)}: a plain network volume takes {format_duration(write_s)} to"
-            f" write it, and --set grace is {format_duration(grace_s)}; a save that is not complete by then is lost,"
-            " and the run resumes from the checkpoint before"
+            f"one checkpoint is {format_bytes(size)}: a plain network volume takes {format_duration(write_s)} to "
+            f"write it, but --set grace is {format_duration(grace_s)}; if a save is not complete by then, it is "
+            "lost and the run resumes from the previous checkpoint"
         )

@@ -68,10 +68,12 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
             " the run then resumes from its last checkpoint"
         )
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
-        notes.append("every node must see the checkpoints: a bucket shows a file to other nodes only after its upload")
+        notes.append(
+            "every node must see the checkpoints, but a bucket shows a file to other nodes only after its upload"
+        )
     if _is_on_cluster(settings) and not all(each.source for each in task.volumes):
         notes.append(
-            "new storage is a cloud bucket; on a cluster, name volumes from sky volumes ls: --set checkpoints=NAME"
+            "new storage is a cloud bucket; on a cluster, specify volumes from sky volumes ls: --set checkpoints=NAME"
         )
     return TargetFiles((Artifact.from_text("task.yaml", _render_task(task, settings)),), (step,), tuple(notes))
 

@@ -60,7 +60,7 @@ class ExportTarget:
 def load_target(name: str) -> ExportTarget:
     """Import the target's module. Raises DevkitError for a name that none has."""
     if name not in TARGETS:
-        raise DevkitError(f"there is no target {name!r}", f"Choose among {', '.join(TARGETS)}.")
+        raise DevkitError(f"the target {name!r} does not exist", f"Choose among {', '.join(TARGETS)}.")
     target: ExportTarget = import_module(f"devkit.export.{name}").TARGET
     return target
 

@@ -198,7 +198,7 @@ def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHar
         if ".." in PurePosixPath(path).parts:
             raise DevkitError(
                 f"{name} {path!r} is outside the project, but the job sees only the project",
-                "Copy it into the project, and name it from there.",
+                "Copy it into the project, and use that path.",
             )
     if job.spot and not settings.resume:
         raise DevkitError(
@@ -211,7 +211,7 @@ def _validate_hub_data(exported: ExportedProject) -> None:
     """Raise DevkitError for data of the hub that the image cannot read: the run would end at its start."""
     if exported.hub_data and exported.plan.versions and "datasets" not in exported.plan.versions:
         raise DevkitError(
-            f"data {exported.hub_data[0]!r} is a data set on the hub, but the project's image lacks `datasets` to read it",
+            f"data {exported.hub_data[0]!r} is a data set on the hub, but the project's image does not have `datasets` to read it",
             "Add datasets to the project's requirements, run devkit update, and publish the image again;"
             " or download it into the project.",
         )
@@ -233,7 +233,7 @@ def resolve_output(workspace: str, output: str) -> str:
     for taken, content in ((workspace, "the project"), (HUB_CACHE, "the models"), (COMPILE_CACHE, "compiled kernels")):
         if path == PurePosixPath(taken) or path in PurePosixPath(taken).parents:
             raise DevkitError(
-                f"the run's output {output!r} is where {content} would be: its storage would hide them",
+                f"the run's output {output!r} is where {content} would be, so its storage would hide them",
                 'Name a separate folder, such as output = "tuned".',
             )
     if path == PurePosixPath(TOKEN_FOLDER) or PurePosixPath(TOKEN_FOLDER) in path.parents:
@@ -287,7 +287,9 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
         )
     padded_gib = round_up_to_gib(round(min_bytes * HEADROOM))
     if not requested:
-        because = f"{content}: {format_bytes(min_bytes)}" if min_bytes else "the minimum: its content is unknown here"
+        because = (
+            f"{content}: {format_bytes(min_bytes)}" if min_bytes else "the minimum, because its content is unknown here"
+        )
         size = max(MIN_VOLUME_BYTES, padded_gib * GIB)
         if job.command and role is not VolumeRole.DATA:
             because, size = f"a guess for your own command: --set {role}_size", OWN_COMMAND_VOLUME_BYTES
@@ -318,15 +320,15 @@ def _size_memory(
 def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> tuple[Reason, ...]:
     memory = "from the memory estimate: a process, its workers, and the largest file of the model for each GPU"
     if task.is_own_command:
-        memory = "devkit estimates nothing for your own command: as much as its GPUs have, at least 16 GiB each"
+        memory = "devkit does not estimate your own command: this is as much as its GPUs have, and at least 16 GiB each"
     elif needs is None:
         memory = "the model's needs are unknown here"
     elif not task.accelerator.count:
         memory = "from the memory estimate: the process, its workers, and everything that training keeps in memory"
     rows = (
         ("memory", format_bytes(task.memory_bytes), job.memory, memory),
-        ("cpus", str(task.cpus), job.cpus, f"{CORES_PER_GPU} for each GPU: half of them load data"),
-        ("shm", format_bytes(task.shm_bytes), job.shm, "for loader workers and NCCL: a limit"),
+        ("cpus", str(task.cpus), job.cpus, f"{CORES_PER_GPU} for each GPU, half of which load data"),
+        ("shm", format_bytes(task.shm_bytes), job.shm, "for loader workers and NCCL; this is a limit"),
     )
     return tuple(
         Reason(name, value, REQUESTED if requested else because, "devkit estimate", "certain")
@@ -336,20 +338,20 @@ def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) ->
 
 def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
     if task.is_own_command:
-        yield "no estimate for your own command: memory and storage are guesses, which --set memory and --set models_size replace"
+        yield "your own command has no estimate: memory and storage are guesses; set them with --set memory and --set models_size"
         if job.settings:
             yield f"the job runs the command, not devkit finetune with {job.settings}"
     elif needs is None:
         yield "the model's shape is unknown here, so devkit cannot check whether it fits: give its config.json"
     elif needs.gpu is None and task.accelerator.count and task.fitting_gpus:
-        yield f"no GPU is named with --gpu: the smallest guaranteed to hold these settings is {task.fitting_gpus[0]}"
+        yield f"--gpu is not set: the smallest GPU guaranteed to fit these settings is {task.fitting_gpus[0]}"
     elif needs.gpu is None and task.accelerator.count:
         upper = format_bytes(needs.estimate.device_peak_bytes.upper)
-        yield f"no GPU is named with --gpu, or its memory is unknown: these settings take up to {upper}"
+        yield f"--gpu is not set, or its memory is unknown: these settings take up to {upper}"
     elif needs.gpu is not None and needs.verdict is Fit.TIGHT:
         upper, memory = format_bytes(needs.estimate.device_peak_bytes.upper), format_bytes(needs.gpu.memory_bytes)
         yield f"tight: {format_bytes(needs.peak_bytes)} expected, at most {upper}; {needs.gpu.name} has {memory}"
     if job.gpus and not task.accelerator.count:
-        yield "the project's image is planned for the CPU: no GPU is requested"
+        yield "the project's image is planned for the CPU, so no GPU is requested"
     if has_mutable_tag(task.image):
-        yield f"{task.image} has a mutable tag: two nodes, or a later attempt, may get different images"
+        yield f"{task.image} has a mutable tag, so two nodes, or a later attempt, may get different images"

@@ -285,7 +285,7 @@ class Dependencies:
     lists: tuple[str, ...] = ()
     included: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
-    """The extras of the project that are installed with it."""
+    """The the project's extras that are installed with it."""
     extras_origin: str = ""
     """The file and line of the guide that installs the project with them, "" for those that were chosen."""
     groups: tuple[str, ...] = ()
@@ -359,7 +359,7 @@ class TorchBuild:
     dependencies: Dependencies
 
 
-NO_DEPENDENCIES = Dependencies(PackageManager.NONE, "no file of the project names a package")
+NO_DEPENDENCIES = Dependencies(PackageManager.NONE, "none of the project's files lists a package")
 
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio")

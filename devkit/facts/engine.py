@@ -326,7 +326,7 @@ class Toolkit:
     """Whether containers without privileges may name their GPUs by NVIDIA_VISIBLE_DEVICES, as `--gpus` does."""
 
 
-UNREADABLE_SPEC = "this user may not read it"
+UNREADABLE_SPEC = "this user cannot read it"
 """The error of a specification that the engine, as another user, may well read."""
 
 

@@ -116,7 +116,7 @@ class _Reader:
             if isinstance(found, NameHistory):
                 return self._add_caller(found)
             says = says or found
-        return says or Unknown("the text does not say which package lacks the name")
+        return says or Unknown("the text does not show it which package lacks the name")
 
     def _list_candidates(self) -> Iterator[Candidate]:
         yield from self._missing.candidates

@@ -96,7 +96,7 @@ def _render_wheels_dockerfile(plan: Plan, settings: ContainerSettings, dockerfil
     prepared, found, _ = dockerfile.partition(_OFFLINE_PART)
     if not found:
         raise DevkitError(
-            f"{DEVCONTAINER_FOLDER}/Dockerfile has lost its line {_OFFLINE_PART.strip()!r}",
+            f"{DEVCONTAINER_FOLDER}/Dockerfile no longer has the line {_OFFLINE_PART.strip()!r}",
             "Put it back before the instructions that install Python packages, or run `devkit init --force`.",
         )
     online = replace(settings, uses_wheelhouse=False)

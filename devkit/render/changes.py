@@ -85,8 +85,7 @@ class RefusalTexts:
 
     foreign_files: str = "this project has a dev container that devkit did not write"
     move_away: str = (
-        f"Move it away, such as with: mv {DEVCONTAINER_FOLDER} {DEVCONTAINER_FOLDER}.mine. Then run this again and"
-        " compare."
+        f"Move it elsewhere: mv {DEVCONTAINER_FOLDER} {DEVCONTAINER_FOLDER}.mine. Then run this again, and compare."
     )
     keep_edits: str = "Move your changes to devkit.toml or to your own file, or pass --force to discard them."
 
@@ -368,7 +367,7 @@ def _carry_out(root: Path, steps: Iterable[Step], replace: Callable[[Path, Path]
     except OSError as error:
         raise DevkitError(
             f"cannot replace {error.filename2 or error.filename or root}: {error.strerror}",
-            "Close the programs that use it, then run this again: it continues where it stopped.",
+            "Close the programs that use it, then run this again; it continues where it stopped.",
         ) from None
     return done, kept
 
@@ -427,7 +426,7 @@ def _is_done(root: Path, change: FileChange) -> bool:
     if now == (None if change.action is Action.REMOVE else change.artifact.content):
         return True
     raise DevkitError(
-        f"{change.path} was changed in between", "Run this again: it reads the files again. Nothing was written."
+        f"{change.path} was changed in the meantime", "Nothing was written. Run this again to read the files again."
     )
 
 
@@ -459,7 +458,7 @@ def replace_file(
     written = [staged, get_staging_path(backup)]
     try:
         if path.read_bytes() != before:
-            raise DevkitError(f"{path} was changed in between", "Run this again: it reads the file again.")
+            raise DevkitError(f"{path} was changed in the meantime", "Run this again to read the file again.")
         mode = path.stat().st_mode & 0o7777
         if not backup.exists():
             _write_synced(get_staging_path(backup), before, mode)

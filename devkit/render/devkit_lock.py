@@ -146,11 +146,11 @@ def parse_lock(content: bytes) -> DevkitLock:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DevkitError(
             f"{LOCK_PATH} is damaged",
-            "Restore it from version control. Without it devkit cannot tell its files from yours.",
+            "Restore it from version control. Without it, devkit cannot distinguish its files from yours.",
         ) from None
     raise DevkitError(
-        f"{LOCK_PATH} has schema {schema!r}, this devkit reads {LOCK_SCHEMA}",
-        "Use the devkit that wrote it; or remove it and the files that it names, and run `devkit init` again.",
+        f"{LOCK_PATH} has schema {schema!r}, but this devkit reads {LOCK_SCHEMA}",
+        "Use the devkit version that wrote it, or remove it and the files that it lists, and run `devkit init` again.",
     )
 
 

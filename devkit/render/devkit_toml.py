@@ -101,35 +101,35 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "Exact versions. devkit chooses the others to fit.",
         {
             "torch": ('"2.13.0"', "or with the wheel's CUDA: 2.13.0+cu130"),
-            "cuda": ('"13.0"', "CUDA of the torch wheel"),
-            "python": ('"3.12"', "Python of the container"),
+            "cuda": ('"13.0"', "CUDA version of the torch wheel"),
+            "python": ('"3.12"', "Python version of the container"),
             "image": ('"python:3.12-slim-bookworm"', "base image"),
-            "features": ('["nf4"]', "what must work: bf16, nf4, fp8 …"),
+            "features": ('["nf4"]', "features that must work: bf16, nf4, fp8 …"),
             "as_of": ('"2023-07-24"', 'the project\'s packages as released by this day; "latest" for the newest'),
             "no_hold": ("true", "each build installs the newest packages that fit, ignoring devkit.lock"),
         },
     ),
     "pins": ('Exact versions of other packages, such as: peft = "0.21.2"', {}),
     "project": (
-        "What the project needs besides its usual packages.",
+        "Packages that the project needs in addition to its usual ones.",
         {
-            "extras": ('["train"]', "extras of the project"),
+            "extras": ('["train"]', "the project's extras"),
             "groups": ('["docs"]', "dependency groups; dev is always installed"),
             "requirements": (
                 '["requirements/train.txt"]',
-                "requirement files to install instead of those that devkit finds",
+                "requirements files to install instead of those that devkit finds",
             ),
-            "packages": ('["einops>=0.8"]', "packages that programs import but no file names"),
+            "packages": ('["einops>=0.8"]', "packages that programs import but no file lists"),
             "apt": ('["ffmpeg"]', 'Debian packages; a trailing hyphen, "ffmpeg-", leaves one out'),
-            "sudo": ("true", "the user inside may become root without a password"),
+            "sudo": ("true", "the container's user can become root without a password"),
         },
     ),
     "dependencies": (
-        "What the project needs, according to its requirement files.",
-        {"ignore_dependencies": ("true", "leave it out of the image")},
+        "Packages that the project needs, according to its requirements files.",
+        {"ignore_dependencies": ("true", "do not install it in the image")},
     ),
     "container": (
-        "What the container is for.",
+        "The purpose of the container.",
         {
             "editors": ('["vscode"]', "jetbrains, codespaces, devpod, coder, daytona"),
         },
@@ -140,13 +140,13 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "ca_certificates": ('"certificates/company.pem"', "PEM file of the company's certificate authorities"),
             "wheelhouse": ("true", "install from the folder in DEVKIT_WHEELHOUSE of .devcontainer/.env"),
             "index": ('"https://pypi.example.org/simple"', "mirror of the Python package index"),
-            "allow_indexes": ('["https://pypi.example.org/simple"]', "indexes that the project's files name"),
+            "allow_indexes": ('["https://pypi.example.org/simple"]', "indexes in the project's files"),
             "torch_index": ('"https://pytorch.example.org/whl"', "mirror of PyTorch's wheel indexes"),
             "hub": ('"https://hub.example.org"', "mirror of the Hugging Face hub"),
         },
     ),
     "verify": (
-        "What `devkit verify` proves besides fine-tuning.",
+        "What `devkit verify` proves in addition to fine-tuning.",
         {"command": ('"pytest -x tests/quick"', "a command of the project that must work")},
     ),
     "devkit": ("How devkit gets into the image.", {"install_from": ('"checkout"', "for devkit's own repository")}),
@@ -239,7 +239,7 @@ def validate_packages(settings: ProjectSettings) -> None:
             is_plain = False
         if not is_plain:
             raise DevkitError(
-                f"{DEVKIT_TOML}: project.packages holds {text!r}, which names no package", 'Such as "einops>=0.8".'
+                f"{DEVKIT_TOML}: project.packages contains {text!r}, which is not a package", 'Such as "einops>=0.8".'
             )
 
 
@@ -318,7 +318,7 @@ def render_devkit_toml(settings: ProjectSettings, existing: bytes | None) -> str
 def _render_new(settings: ProjectSettings) -> str:
     """Render the settings that were made."""
     lines = [
-        "# What this project asks of its dev container. Edit it, then run `devkit init` again.",
+        "# Settings for this project's dev container. Edit them, then run `devkit init` again.",
         f"# Every setting: {_SETTINGS_PAGE}",
     ]
     for section, (_, keys) in SECTIONS.items():
@@ -348,5 +348,5 @@ def _to_toml_item(value: object) -> "Item":
 def _format_toml(value: object) -> str:
     text: str = _to_toml_item(value).as_string()
     if not text.isascii() and _SURROGATE.search(text):
-        raise DevkitError(f"{DEVKIT_TOML} cannot hold {value!r}, which is not text", "Write it in UTF-8.")
+        raise DevkitError(f"{DEVKIT_TOML} cannot contain {value!r}, which is not text", "Write it in UTF-8.")
     return text

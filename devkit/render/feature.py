@@ -26,7 +26,7 @@ _OPTIONS = {
     "index": {
         "type": "string",
         "default": "",
-        "description": "Package index for what devkit itself needs. Empty: PyPI, or what pip is set up to use.",
+        "description": "Package index for devkit's own requirements. If empty, PyPI or the index configured for pip is used.",
     },
 }
 
@@ -37,7 +37,7 @@ def render_devcontainer_feature(wheel: FromWheel) -> Iterator[Artifact]:
         "id": FEATURE_ID,
         "version": __version__,
         "name": "devkit: diagnosis and proof of GPU dev containers",
-        "description": "Reports at every start whether the GPU works in this container and, if not, why and what to do.",
+        "description": "Reports at every start whether the GPU works in this container and, if not, the cause and the fix.",
         "documentationURL": f"{DOCUMENTATION_URL}/guides/dev-container/",
         "options": _OPTIONS,
         # No installsAfter: the dev container CLI would ask ghcr.io for each, and fail where that is not reachable.

@@ -39,7 +39,7 @@ def read_file(root: Path, path: str) -> bytes | None:
     target = resolve_inside(root, path)
     try:
         if target.is_dir():
-            raise DevkitError(f"{path} is a directory, but devkit writes a file of that name", "Move it away.")
+            raise DevkitError(f"{path} is a directory, but devkit writes a file with that name", "Move it away.")
         return read_bounded(target, _MAX_BYTES.get(target.suffix or Path(path).name, MAX_GENERATED_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -19,7 +19,7 @@ IGNORE_FILES = (
 )
 """Files of devkit's own whose lines can follow those that a project has there already."""
 _COMMITTED = (DEVCONTAINER_FOLDER, "devkit.toml", LOCK_PATH)
-_HEADER = "# devkit: host-specific files stay out of version control, shared files go in."
+_HEADER = "# devkit: host-specific files stay out of version control; shared files are committed."
 
 
 def update_gitignore(

@@ -111,7 +111,7 @@ def open_project(directory: Path, overrides: ProjectSettings, path_options: Path
     if root.exists() and is_unfinished(root):
         raise DevkitError(
             f"an earlier devkit was interrupted while it wrote to {root}",
-            f"This finishes it: devkit init {shlex.quote(str(root))}",
+            f"To finish it, run: devkit init {shlex.quote(str(root))}",
         )
     written = read_file(root, DEVKIT_TOML)
     settings = (parse_devkit_toml(written) if written is not None else ProjectSettings()).with_flags(overrides)
@@ -206,7 +206,7 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
     settings = project.settings
     if source is None and settings.install_from not in ("", "checkout"):
         raise DevkitError(
-            f"{DEVKIT_TOML}: devkit.install_from is {settings.install_from!r}", 'Use "checkout", or leave it out.'
+            f"{DEVKIT_TOML}: devkit.install_from is {settings.install_from!r}", 'Use "checkout", or remove it.'
         )
     return ContainerSettings(
         name=settings.name,
@@ -251,7 +251,7 @@ def find_wheelhouse(project: DevkitProject) -> Path:
 def _validate_folder(directory: Path) -> Path:
     root = Path(os.path.abspath(directory))  # noqa: PTH100 - resolve() would replace the name of a linked folder
     if root.exists() and not root.is_dir():
-        raise DevkitError(f"{directory} is a file, not a directory", "Name the project's directory.")
+        raise DevkitError(f"{directory} is a file, not a directory", "Give the project's directory.")
     parent = root if root.exists() else root.parent
     if not parent.is_dir():
         raise DevkitError(f"{parent} does not exist", f"Create it first: mkdir -p {root}")
@@ -262,11 +262,11 @@ def _validate_folder(directory: Path) -> Path:
 
 def _validate_wheelhouse(directory: Path) -> None:
     if not os.path.isdir(directory):  # noqa: PTH112 - is_dir() fails for a name that no file system takes
-        raise DevkitError(f"the wheelhouse {directory} is not a directory", "Name a directory of .whl files.")
+        raise DevkitError(f"the wheelhouse {directory} is not a directory", "Give a directory of .whl files.")
     if not any(directory.glob("*.whl")):
         raise DevkitError(
             f"the wheelhouse {directory} contains no wheel",
-            f"Fill it on a machine with a network: `devkit bundle` does that for this project. Or: pip download --dest {directory} "
+            f"Fill it on a machine with a network: `devkit bundle` does this for this project. Or run: pip download --dest {directory} "
             f"{INSTALLER}\n{DEVCONTAINER_FOLDER}/wheels/*.whl, and every package that {DEVCONTAINER_FOLDER}/Dockerfile installs.",
         )
 
@@ -286,7 +286,7 @@ def _read_certificates(project: DevkitProject) -> str:
         return ""
     if content is None:
         raise DevkitError(
-            f"{DEVKIT_TOML} names {shown}, which does not exist",
+            f"{DEVKIT_TOML} refers to {shown}, which does not exist",
             "Pass --ca-certificate FILE, or remove network.ca_certificates.",
         )
     return parse_certificates(content, shown_as=shown)

@@ -18,7 +18,7 @@ from devkit.render.changes import Action, FileChange, replace_file
 from devkit.render.files import Artifact, resolve_inside
 from devkit.render.text_edits import CannotEdit, remove_value, set_value
 
-_BY_HAND = "Change it by hand."
+_BY_HAND = "Change it manually."
 
 
 @dataclass(frozen=True)

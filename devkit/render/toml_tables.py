@@ -93,9 +93,9 @@ def parse_table(table: Mapping[str, Any], settings: type, source: TableSource) -
             hint = (
                 f"Did you mean {close[0]}?" if close else f"The settings are {join_words(describe_settings(settings))}."
             )
-            raise DevkitError(f"{source.at(key)}: there is no setting {key!r}", hint)
+            raise DevkitError(f"{source.at(key)}: the setting {key!r} does not exist", hint)
         if name in found:
-            raise DevkitError(f"{source.at(key)}: {name} is set twice", "Keep one of the two.")
+            raise DevkitError(f"{source.at(key)}: {name} is set twice", "Remove one of them.")
         is_single = find_setting_type(settings, name) is tuple and isinstance(value, str)
         try:
             found[name] = decoders[name]([value] if is_single else value)

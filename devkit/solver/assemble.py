@@ -70,7 +70,7 @@ def _list_reasons(
     if candidate.cuda is not None:
         yield _from_rows("cuda", str(candidate.cuda), _explain_cuda(winner, problem), *(candidate.wheels or (index,)))
     if candidate.rocm is not None:
-        yield _from_rows("rocm", str(candidate.rocm), "the wheel is built with it, and includes it", index)
+        yield _from_rows("rocm", str(candidate.rocm), "the wheel is built with it and includes it", index)
     is_cpu = problem.vendor is Vendor.CPU
     built = "for the CPU, without gigabytes of CUDA libraries" if is_cpu else f"for {candidate.built_for}"
     yield _from_rows("torch_index", index.url, f"torch {built}", index)
@@ -132,7 +132,7 @@ def _explain_image(winner: Evaluation, problem: Problem, image: BaseImage) -> st
         return f"it has the cuda-compat libraries that the driver needs to run CUDA {candidate.cuda}"
     if candidate.cuda is not None or candidate.rocm is not None:
         return f"slim: the torch wheel includes {'CUDA' if candidate.cuda else 'ROCm'}"
-    return "slim: torch for the CPU needs nothing more"
+    return "slim: torch for the CPU does not need anything else"
 
 
 def _find_python(python: str, problem: Problem) -> PythonVersion | None:
@@ -155,17 +155,17 @@ def _list_warnings(winner: Evaluation, problem: Problem, image: BaseImage, pytho
     release = winner.candidate.release
     if release.is_inferred:
         nearest = find_nearest_release(release.version, problem.tables).version
-        yield f"torch {release.version} is not in the tables: planned like {nearest}, not checked"
+        yield f"torch {release.version} is not in the tables: it is treated like {nearest} and not checked"
     yield from (f"{objection.says} ({objection.rule})" for objection in winner.doubts)
     yield from (note for machine in problem.request.machines for note in machine.notes)
     yield from find_driver_warnings(winner.environment, problem)
     if problem.vendor is Vendor.NVIDIA and not problem.gpus:
-        yield "no GPU is known: the wheel's code for it was not checked"
+        yield "no GPU is known, so the wheel's code for it was not checked"
     for wheel in winner.candidate.wheels:
         if wheel.is_inferred:
             yield f"the GPU code of {winner.candidate} for {wheel.machine} is inferred, not read from the wheel"
     if image.row is None:
-        yield f"{image.tag} is not in the tables: its Python and C library were not checked"
+        yield f"{image.tag} is not in the tables, so its Python and C library were not checked"
     row = _find_python(python, problem)
     if row is not None and row.eol < problem.tables.torch.as_of[:7]:
         yield f"Python {python} has had no security fixes since {row.eol}"

@@ -118,13 +118,13 @@ def validate_image_system(environment: Environment, problem: Problem) -> Iterato
         source = problem.tables.images.python_images[0].source[0]
         wanted = f"Python {python or ' or '.join(release.pythons)} on {' and '.join(problem.architectures)}"
         cuda = environment.candidate.cuda if environment.support is CudaSupport.FORWARD else None
-        kind = f"nvidia/cuda base image of CUDA {cuda}" if cuda else "base image"
+        kind = f"nvidia/cuda base image for CUDA {cuda}" if cuda else "base image"
         yield Objection("I1", f"no {kind} with {wanted} is known: specify one with --image", source)
         return
     if problem.request.python and image.python and image.python != python:
         yield Objection("W7", f"{image.tag} has Python {image.python}; Python {python} is requested", release.source[0])
     if is_musl(image.tag):
-        says = f"torch has no wheel for musl, the C library of {image.tag}: use an image of Debian or Ubuntu"
+        says = f"torch has no wheel for musl, the C library of {image.tag}: use a Debian or Ubuntu image"
         yield Objection("W6", says, release.source[0])
     needed = f"torch {release.version} needs glibc {release.glibc}"
     for machine in problem.machines:

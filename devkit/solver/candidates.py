@@ -24,7 +24,7 @@ SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaS
 """Best first."""
 GPU_REQUESTS = {
     Vendor.NVIDIA: ("all", "the container gets every GPU of the host"),
-    Vendor.ROCM: ("rocm", "the host's AMD devices, /dev/kfd and /dev/dri, go to the container"),
+    Vendor.ROCM: ("rocm", "the container gets the host's AMD devices, /dev/kfd and /dev/dri"),
     Vendor.CPU: ("none", "no GPU is used"),
 }
 """What the container asks the engine for, and why, by vendor."""

@@ -98,7 +98,7 @@ def list_compile_costs(plan: Plan, *, cores: int, memory_gb: int) -> Iterator[st
             limits = f"{format_count(jobs, 'job')} of up to {each.job_gb} GB"
             time = f"about {format_count(math.ceil(each.core_minutes / jobs), 'minute')}" if each.core_minutes else ""
             when = "when the container is created" if each.path else "while the image is built"
-            cost = f"{time} here with {limits}" if time else f"its duration is unknown, with {limits} here"
+            cost = f"{time} here with {limits}" if time else f"its duration is unknown; it uses {limits} here"
             yield f"{each.name} compiles {when}, {cost}: {each.because}"
 
 

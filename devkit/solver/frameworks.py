@@ -272,18 +272,18 @@ def _list_warnings(
     yield from (f"{each.says} ({each.rule})" for each in (*objections, *(choice.objections if choice else ())))
     if framework in (Framework.JAX, Framework.TENSORFLOW):
         if problem.vendor is Vendor.ROCM:
-            yield f"{title} on AMD GPUs needs an image that includes ROCm: the plan adds nothing for them, not checked"
+            yield f"{title} on AMD GPUs needs an image that includes ROCm: the plan does not add or check anything for them"
         elif problem.vendor is Vendor.NVIDIA and choice is None:
             other = f"CUDA {request.cuda}" if request.cuda else f"the project's {title}"
             wants = " and ".join(map(str, request.constraints_on(framework))) or other
             yield f"{wants}: no such {title} in the tables, so devkit did not check whether it computes on the GPU"
     if framework is Framework.CUDA and not problem.gpus:
-        yield "no GPU is known: the project chooses the CUDA architectures"
+        yield "no GPU is known, so the project chooses the CUDA architectures"
     for constraint in request.constraints_on(PYTHON):
         if not constraint.is_met_by(python):
             yield f"{constraint}; the image has {python}"
     for name, _ in request.pins:
-        yield f"--pin {name} is used unchanged, not checked"
+        yield f"--pin {name} is used unchanged and was not checked"
     row = next((row for row in problem.tables.stack.pythons if row.version == python), None)
     if row is not None and row.eol < problem.tables.torch.as_of[:7]:
         yield f"Python {python} has had no security fixes since {row.eol}"

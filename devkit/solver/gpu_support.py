@@ -54,7 +54,7 @@ def validate_published(environment: Environment, problem: Problem) -> Iterator[O
         yield Objection("W2", says, release.source[0], refuses=False)
         return
     if candidate.rocm is not None and release.version not in problem.tables.rocm.releases:
-        says = f"torch {release.version} is not known to be published for ROCm: whether it is, was not checked"
+        says = f"torch {release.version} is not known to be published for ROCm, and this was not checked"
         yield Objection("W2", says, candidate.index.source[0], refuses=False)
     for machine in dict.fromkeys(machine.machine for machine in problem.machines):
         if candidate.cuda is not None and machine not in known:
@@ -80,7 +80,7 @@ def validate_gpu_code(environment: Environment, problem: Problem) -> Iterator[Ob
                 yield Objection.from_row(index, "G1", says)
             elif target in index.without_rocblas:
                 gpu = describe_gpu(name, target)
-                says = f"the rocBLAS in {candidate} has no kernels for {gpu}: the first matrix product aborts"
+                says = f"the rocBLAS in {candidate} has no kernels for {gpu}, so the first matrix product aborts"
                 yield Objection.from_row(index, "G1", says)
     if candidate.cuda is None:
         return
@@ -147,8 +147,8 @@ def find_driver_warnings(environment: Environment, problem: Problem) -> Iterator
             )
         elif support is CudaSupport.FORWARD:
             yield (
-                f"CUDA {cuda} runs on driver {machine.driver} by forward compatibility only:"
-                f" the container must carry the cuda-compat libraries{until}"
+                f"CUDA {cuda} runs on driver {machine.driver} only by forward compatibility: "
+                f"the container must contain the cuda-compat libraries{until}"
             )
 
 
@@ -167,7 +167,7 @@ def find_rocm_warnings(problem: Problem) -> Iterator[str]:
     if problem.vendor is not Vendor.ROCM:
         return
     if not problem.amd_gpus:
-        yield "no AMD GPU is known: whether the wheel has code for it was not checked"
+        yield "no AMD GPU is known, so the wheel's code for it was not checked"
     yield "ROCm needs the amdgpu kernel driver on the host; its version is not checked"
     if any(machine.platform == "wsl2" for machine in problem.machines):
         yield "on WSL 2, ROCm supports only a few Radeon cards, through AMD's own packages for WSL"

@@ -200,7 +200,7 @@ def format_answer(
         resolved = "" if is_shown else wrap_text(describe_resolution(answer), width=width)
         parts = [format_choices(answer, width=width), resolved, _format_warnings(answer.warnings, width=width)]
     if isinstance(answer, Plan) and answer.lacks_gpu and not is_cpu_requested:
-        hint = 'To plan for a machine with a GPU: --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from there.'
+        hint = 'To plan for a machine with a GPU, use --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from that machine.'
         parts.append(wrap_text(hint, width=width))
     stale = format_stale_warning(answer.data_as_of, today) if today else None
     parts += [_format_warnings((stale,) if stale else (), width=width)]

@@ -91,7 +91,7 @@ def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterato
     constraints = problem.request.constraints_on(BITSANDBYTES)
     if constraints and not any(all(each.is_met_by(row.version) for each in constraints) for row in rows):
         wants = " and ".join(map(str, constraints))
-        says = f"{wants}: the tables have no such release, so the project decides, not checked"
+        says = f"{wants}: the tables have no such release, so the project's choice was not checked"
         yield Objection("B1", says, rows[0].source[0], refuses=False)
         return
     pinned = dict(problem.request.pins).get(BITSANDBYTES)
@@ -123,7 +123,7 @@ def find_pin_warnings(problem: Problem) -> Iterator[str]:
     """Warn of the pins that the tables know nothing about."""
     for name, version in problem.request.pins:
         if not _is_listed(name, version, problem):
-            yield f"{name}=={version} is not in the tables: used unchanged, not checked"
+            yield f"{name}=={version} is not in the tables: it is used unchanged and was not checked"
 
 
 def find_limits(

@@ -78,8 +78,8 @@ def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> Non
             lists = (*dependencies.available.requirements, *dependencies.files)
             close = get_close_matches(path, lists, n=1)
             hint = f"Did you mean {close[0]}? " if close else ""
-            has = f"It has {join_words(lists)}." if lists else "It has no requirement files."
-            raise DevkitError(f"the project has no list {path!r} that can be read", f"{hint}{has}")
+            has = f"It has {join_words(lists)}." if lists else "It has no requirements files."
+            raise DevkitError(f"the project has no readable requirements file {path!r}", f"{hint}{has}")
 
 
 def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:
@@ -112,7 +112,7 @@ def list_choices(dependencies: Dependencies) -> Iterator[str]:
         yield f"micromamba installs from {channels}: {join_some([each.spec for each in conda])}"
     if dependencies.local:
         shown = join_some([each.place for each in dependencies.local])
-        yield f"installed when the container opens, as parts of the project: {shown}"
+        yield f"installed as parts of the project when the container opens: {shown}"
     if dependencies.missing_submodules:
         shown = join_some(dependencies.missing_submodules)
         yield f"git submodules that are not fetched here: {shown}; the container fetches them when it opens"

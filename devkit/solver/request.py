@@ -50,7 +50,8 @@ def build_request(
         pin = _PIN.fullmatch(text.strip())
         if pin is None:
             raise DevkitError(
-                f"--pin {text.removesuffix('==')!r} is not NAME==VERSION", "Such as transformers==4.57.6."
+                f"--pin {text.removesuffix('==')!r} does not have the form NAME==VERSION",
+                "Such as transformers==4.57.6.",
             )
         pairs[canonicalize_name(pin[1])] = pin[2]
     pinned_torch = pairs.pop("torch", None)
@@ -65,10 +66,10 @@ def build_request(
     if builds and variant and (not variant.startswith(builds) or (vendor == "nvidia" and variant == "cpu")):
         raise DevkitError(f"--vendor {vendor} and a +{variant} torch cannot be used together", "Remove one of them.")
     if as_of and as_of != LATEST and not _DAY.fullmatch(as_of):
-        raise DevkitError(f"--as-of {as_of!r} is not a date", f"Such as --as-of 2023-07-24, or --as-of {LATEST}.")
+        raise DevkitError(f"--as-of {as_of!r} is not a date", f"Examples: --as-of 2023-07-24, --as-of {LATEST}.")
     for name in apt:
         if not _DEBIAN_PACKAGE.fullmatch(name):
-            raise DevkitError(f"--apt {name!r} is not the name of a Debian package", "Such as --apt libsndfile1.")
+            raise DevkitError(f"--apt {name!r} is not the name of a Debian package", "Example: --apt libsndfile1.")
     known = load_tables().stack.features
     by_alias = {alias: row.name for row in known.values() for alias in (row.name, *row.aliases)}
     for name in features:
@@ -111,7 +112,7 @@ def build_machine_from_flags(
             close = f"Close names: {', '.join(names)}.\n" if names else ""
             raise DevkitError(
                 f"unknown GPU {text!r}",
-                f"{close}Or give its compute capability, such as --gpu 9.0 (H100) or --gpu sm_120, or for AMD --gpu gfx942.",
+                f"{close}Alternatively, give its compute capability, such as --gpu 9.0 (H100) or --gpu sm_120, or for AMD, --gpu gfx942.",
             )
         named.append(gpu)
     models = [gpu.model for gpu in named if isinstance(gpu, NamedGpu) and gpu.model]
@@ -191,7 +192,7 @@ def _validate_versions(*, torch: str | None, cuda: str | None, python: str | Non
     """Refuse text that is not a version or image, and versions that the tables do not know at all."""
     tables = load_tables()
     if torch is not None and not TORCH_VERSION.fullmatch(torch):
-        raise DevkitError(f"--torch {torch!r} is not a version", "Such as 2.14, 2.14.1 or 2.14.1+cu126.")
+        raise DevkitError(f"--torch {torch!r} is not a version", "Examples: 2.14, 2.14.1, 2.14.1+cu126.")
     for flag, text in (("--cuda", cuda), ("--python", python)):
         if text is not None:
             _parse_version(flag, text)
@@ -202,7 +203,7 @@ def _validate_versions(*, torch: str | None, cuda: str | None, python: str | Non
         pythons = (Release.parse(each) for row in tables.torch.releases for each in row.pythons)
         _validate_known("--python", python, ".".join(python.split(".")[:2]), pythons)
     if image is not None and not _IMAGE.fullmatch(image):
-        raise DevkitError(f"--image {image!r} is not an image reference", "Such as python:3.12-slim-bookworm.")
+        raise DevkitError(f"--image {image!r} is not an image reference", "Example: python:3.12-slim-bookworm.")
 
 
 def _validate_known(flag: str, text: str, version: str, releases: Iterable[Release]) -> None:
@@ -232,4 +233,6 @@ def _validate_machines(
     if amd and vendor == "nvidia":
         raise DevkitError(f"--vendor nvidia does not serve {amd[0].amd_gpus[0][0]}", "Remove --vendor nvidia.")
     if is_rocm and "nvcc" in features:
-        raise DevkitError("--feature nvcc is CUDA's compiler, but this plan is for ROCm", "Remove --feature nvcc.")
+        raise DevkitError(
+            "--feature nvcc requests CUDA's compiler, but this plan is for ROCm", "Remove --feature nvcc."
+        )

@@ -145,7 +145,7 @@ def _plan_days(
     answer = plan(newest)
     if isinstance(answer, Conflict):
         return answer
-    says = f"the packages are the newest: no plan fits those released by {request.as_of}"
+    says = f"the packages are the newest, because no plan fits those released by {request.as_of}"
     return replace(answer, warnings=(*answer.warnings, says))
 
 
@@ -228,7 +228,7 @@ class _Search:
         self._needs = [need for need in self.dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
         self._torch_bounds = list_torch_bounds({need.name for need in self._needs}, tables) if plan.torch else ()
         self._releases: dict[str, tuple[tuple[str, ...], ...]] = {}
-        """Releases of torch by Python."""
+        """torch releases by Python."""
         self._wheeled: set[str] = set()
         """Releases of torch that are chosen for the wheels of other packages."""
         self._undated: tuple[str, ...] | None = None
@@ -369,7 +369,10 @@ class _Search:
         plan = self._plan if isinstance(fitted, Refused) else fitted
         warnings = plan.warnings
         if not self._adds_packages:
-            warnings = (*warnings, f"not checked: whether the project's packages can be installed; {reason.reason}")
+            warnings = (
+                *warnings,
+                f"{reason.reason}, so devkit did not check whether the project's packages can be installed",
+            )
         return replace(plan, resolution=reason, warnings=warnings)
 
     def finish(self, plan: Plan, resolved: Resolved, limits: tuple[str, ...] = ()) -> Plan:
@@ -588,7 +591,7 @@ class _Search:
             else:
                 answer = found
                 chosen = tuple(f"torch=={version}" for name, version in found.packages if name == "torch")
-        return answer or Unknown("the plan is for no processor")
+        return answer or Unknown("the plan is not for any CPU architecture")
 
     def _build_request(self, plan: Plan, constraints: list[str], requirements: list[str]) -> ResolutionRequest:
         """Build the request for the first processor of the plan."""
@@ -642,7 +645,7 @@ class _Search:
             newest = f"{self._plan.torch} is the newest that fits"
             because = f"resolved by uv with the project's packages; {newest}"
             if torch in self._wheeled:
-                because = f"more packages have wheels for it, so fewer compile; {newest}"
+                because = f"more packages have wheels for it, so fewer must be compiled; {newest}"
             settled = explain_field(settled, "torch", because)
         fitted = self._fit_cuda(settled, versions)
         if isinstance(fitted, Refused):
@@ -686,7 +689,9 @@ class _Search:
         for row in find_foreign_wheels(versions, plan.cuda, self._tables):
             says = describe_foreign_wheel(row, versions)
             if plan.cuda is None:
-                return replace(plan, warnings=(*plan.warnings, f"{says}: it is installed, but cannot load without it"))
+                return replace(
+                    plan, warnings=(*plan.warnings, f"{says}: it is installed, but cannot be loaded without it")
+                )
             builds = {wheel.cuda for wheel in self._tables.torch.indexes.values() if wheel.cuda}
             wheels = [*find_wheels(versions, self._tables)]
             for cuda in sorted((each for each in builds if all(one.fits(str(each)) for one in wheels)), reverse=True):

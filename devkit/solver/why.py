@@ -177,7 +177,7 @@ def _explain_preference(evaluation: Evaluation, chosen: Evaluation) -> str:
         "fits only by forward compatibility",
         "fits, but is older",
         f"fits by {limited} compatibility; {chosen.candidate} has full support",
-        f"fits; plain pip would install {chosen.candidate.index.label}",
+        f"fits, but plain pip would install {chosen.candidate.index.label}",
         "fits, but its CUDA is older",
     )
     return reasons[differs]
@@ -192,7 +192,7 @@ def _list_pythons(problem: Problem, plan: Plan) -> Iterator[Alternative]:
         if row.version == plan.python:
             continue
         unmet = next((each for each in constraints if not each.is_met_by(row.version)), None)
-        rule, says = "", f"fits; Python {plan.python} was requested or is more widely supported"
+        rule, says = "", f"fits, but Python {plan.python} was requested or is more widely supported"
         if unmet is not None:
             rule, says = "P2", str(unmet)
         elif row.version not in winner.release.pythons:

@@ -70,8 +70,8 @@ def require_bitsandbytes(feature: str, *, without: str) -> None:
         importlib.import_module("bitsandbytes")
     except Exception as error:  # whatever a native library raises
         raise DevkitError(
-            f"{feature} needs bitsandbytes, which does not import: {to_one_line(str(error))}",
-            f"`devkit doctor --deep` says why. Without it: {without}.",
+            f"{feature} needs bitsandbytes, which cannot be imported: {to_one_line(str(error))}",
+            f"`devkit doctor --deep` shows why. To do without it: {without}.",
         ) from error
 
 

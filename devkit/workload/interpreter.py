@@ -52,7 +52,7 @@ class Interpreter:
         install = f"uv pip install --python {self.executable} {' '.join(packages)}"
         return DevkitError(
             f"the project's environment has no {names}: {self.executable}",
-            f"Add it to the project's requirements, or: {install}",
+            f"Add it to the project's requirements, or run: {install}",
         )
 
 

@@ -23,7 +23,7 @@ def memory_may_be_locked(facts: Facts) -> Iterator[Problem]:
 
 @check("MEM002")
 def no_process_was_oom_killed(facts: Facts) -> Iterator[Problem]:
-    skip_if(not is_in_container(facts), "on a host, the control group covers only this session")
+    skip_if(not is_in_container(facts), "on a host, the cgroup covers only this session")
     limits = require(facts.limits)
     kills = require(limits.out_of_memory_kills)
     if not kills:
@@ -51,7 +51,7 @@ def cgroup_memory_suffices(facts: Facts) -> Iterator[Problem]:
 @check("MEM004", require_visible_gpu)
 def gpu_memory_is_free(facts: Facts) -> Iterator[Problem]:
     free = [gpu.free_bytes for gpu in facts.gpus if not isinstance(gpu.free_bytes, Unknown)]
-    skip_if(not free or len(free) < len(facts.gpus), "NVML does not say how much memory is free")
+    skip_if(not free or len(free) < len(facts.gpus), "NVML does not report how much memory is free")
     if max(free) < FREE_GPU_BYTES:
         evidence = [f"GPU {gpu.index}: {format_bytes(size)} free" for gpu, size in zip(facts.gpus, free, strict=True)]
         yield problem("used-up", free=format_bytes(max(free)), evidence=evidence)

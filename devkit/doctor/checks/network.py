@@ -24,7 +24,7 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Problem]:
     require_visible_gpu(facts)
     skip_if(len(answer.gpus) < 2, "a single GPU has no peer")
     if not isinstance(facts.driver, Unknown) and facts.driver.nvswitch_present is True:
-        raise NotApplicable("the GPUs are joined by an NVSwitch")
+        raise NotApplicable("an NVSwitch connects the GPUs")
     limits = require(facts.limits)
     translated = [kind for kind in require(limits.iommu_domains) if kind.startswith("DMA")]
     if len(translated) < 2 or _find_setting(limits, "NCCL_P2P_DISABLE") == "1":
@@ -44,7 +44,7 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
     limits = require(facts.limits)
     wanted = _find_setting(limits, "NCCL_SOCKET_IFNAME")
     if not wanted or wanted.startswith("^"):
-        raise NotApplicable("NCCL_SOCKET_IFNAME names no interface")
+        raise NotApplicable("NCCL_SOCKET_IFNAME does not name an interface")
     interfaces = ("lo", *require(limits.interfaces))
     names = [name.strip() for name in wanted.removeprefix("=").split(",") if name.strip()]
     is_exact = wanted.startswith("=")
@@ -57,7 +57,7 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
 def nodes_reach_each_other(facts: Facts) -> Iterator[Problem]:
     limits = require(facts.limits)
     signs = _find_multi_node_signs(limits)
-    skip_if(not signs, "nothing indicates a run over several nodes")
+    skip_if(not signs, "this does not look like a run on several nodes")
     if _find_setting(limits, "NCCL_SOCKET_IFNAME"):
         return
     interfaces = require(limits.interfaces)

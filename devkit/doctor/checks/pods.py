@@ -125,7 +125,7 @@ def pods_share_cgroup_driver(facts: Facts) -> Iterator[Problem]:
     if pods.systemd_cgroup is None or not any(runtime.name == "nvidia" for runtime in pods.runtimes):
         raise NotApplicable("the runtime nvidia has no such setting")
     if pods.kubelet_cgroup_driver not in ("systemd", "cgroupfs"):
-        raise NotApplicable("the kubelet's settings do not name its cgroup driver")
+        raise NotApplicable("the kubelet's settings do not set its cgroup driver")
     wants_systemd = pods.kubelet_cgroup_driver == "systemd"
     if pods.systemd_cgroup is not wants_systemd:
         value = str(pods.systemd_cgroup).lower()

@@ -57,7 +57,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Problem]:
         if cache.is_writable:
             continue
         if cache.exists and not isinstance(facts.hub, Unknown) and facts.hub.is_offline:
-            raise NotApplicable("the hub is switched off: models come only from the cache")
+            raise NotApplicable("the hub is in offline mode: models come only from the cache")
         owner = f"owned by user {cache.owner_uid}" if cache.owner_uid >= 0 else "not there yet"
         name = "not-writable" if is_free_to_take(cache, facts) else "of-others"
         name = "read-only" if cache.is_read_only is True else name

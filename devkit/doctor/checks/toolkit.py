@@ -128,7 +128,7 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Problem]:
 def runtime_registered(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
-    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs and needs no runtime")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs and does not need a runtime")
     if has_nvidia_runtime(engine):
         return
     waiting = [file.path for file in toolkit.daemon_files if file.registers_nvidia is True and not file.error]
@@ -149,7 +149,7 @@ def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     version = require_toolkit_version(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
-        raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
+        raise NotApplicable("only a Docker daemon that root runs injects GPUs through the legacy hook")
     mode = require(require_toolkit(facts).mode)
     is_legacy = mode == "legacy" or (mode == "auto" and is_legacy_by_default(version))
     if engine.cgroup_driver == "systemd" and is_legacy and not has_cdi_gpus(facts, engine):
@@ -173,7 +173,7 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     require_toolkit_version(facts)
     no_cgroups = require(require_toolkit(facts).no_cgroups)
-    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs, which needs no such setting")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs, which does not need this setting")
     if no_cgroups is engine.is_rootless:
         return
     has_cdi = has_cdi_gpus(facts, engine)
@@ -187,7 +187,7 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
 @check("CTK019", causes=CONTAINER_START_CODES)
 def containers_may_name_gpus(facts: Facts) -> Iterator[Problem]:
     engine, toolkit = require_toolkit_engine(facts), require_toolkit(facts)
-    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs, which needs no such setting")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs, which does not need this setting")
     if require(toolkit.pods) is not None:
         raise NotApplicable("on a Kubernetes node, the device plugin may pass GPUs as mounts")
     if require(toolkit.accepts_variable) is False:
@@ -320,7 +320,7 @@ def _is_shown_here(when: str, facts: Facts, engine: Engine) -> bool:
 def runc_passes_device_names(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     if engine.cgroup_driver != "systemd" or engine.is_rootless:
-        raise NotApplicable("systemd does not manage the devices of containers here")
+        raise NotApplicable("systemd does not manage container devices here")
     runc = require(engine.runc)
     faults = [fault for fault in load_tables().engines.faults if fault.program == "runc"]
     fault = next((fault for fault in faults if fault.since <= runc < fault.fixed_in), None)

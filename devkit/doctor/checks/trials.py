@@ -20,7 +20,7 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
     faults = {each: find_fault(each, facts) for each in tried}
     late = [each for each, fault in faults.items() if fault == "too-slow" and not each.settings]
     if late and not any(fault for each, fault in faults.items() if each not in late):
-        raise NotApplicable(f"{describe_way(late[0])} did not end in time: the engine is busy, or hangs", is_lost=True)
+        raise NotApplicable(f"{describe_way(late[0])} did not end in time: the engine is busy or hangs", is_lost=True)
     works = [each for each in tried if not faults[each]]
     for trial, fault in faults.items():
         if not fault or trial in late:

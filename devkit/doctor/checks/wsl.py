@@ -77,7 +77,7 @@ def windows_provides_libraries(facts: Facts) -> Iterator[Problem]:
     guest = require_wsl_guest(facts)
     missing = [name for name in WSL_NVIDIA_LIBRARIES if name not in guest.libraries]
     if 0 < len(missing) < len(WSL_NVIDIA_LIBRARIES):
-        evidence = (f"/usr/lib/wsl/lib holds {', '.join(guest.libraries)}",)
+        evidence = (f"/usr/lib/wsl/lib contains {', '.join(guest.libraries)}",)
         yield problem("missing", libraries=", ".join(missing), evidence=evidence)
 
 
@@ -92,7 +92,7 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Problem]:
         or failure.code != _NVML_OPERATING_SYSTEM
     ):
         return
-    skip_if(guest.linux_driver_packages, "a Linux driver in the guest explains it already")
+    skip_if(guest.linux_driver_packages, "a Linux driver in the guest already explains it")
     store = (
         guest.driver_store.reason
         if isinstance(guest.driver_store, Unknown)
@@ -134,7 +134,9 @@ def wsl_has_memory(facts: Facts) -> Iterator[Problem]:
         swap=swap_size,
         evidence=(
             f"MemTotal {memory_size}, SwapTotal {swap_size}",
-            f".wslconfig: memory={limit}" if limit else ".wslconfig sets no memory: half of the machine's",
+            f".wslconfig: memory={limit}"
+            if limit
+            else ".wslconfig does not set memory, so WSL gets half of the machine's",
         ),
     )
 
@@ -164,7 +166,7 @@ def image_has_no_driver_libraries(facts: Facts) -> Iterator[Problem]:
 @check("WSL009", require_wsl_guest, require_nvidia_gpu)
 def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Problem]:
     if not isinstance(facts.engine, Engine) or facts.engine.kind is EngineKind.DOCKER_DESKTOP:
-        raise NotApplicable("the guest has no engine of this distribution")
+        raise NotApplicable("this distribution has no engine in the guest")
     version = require_toolkit_version(facts)
     floor = load_tables().engines.features["nvidia-container-toolkit", "wsl-cdi-refresh"].version
     if version < floor:

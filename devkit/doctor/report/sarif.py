@@ -125,7 +125,7 @@ def _build_results(report: Report, rule_indexes: dict[str, int]) -> Iterator[dic
             },
         }
         if finding.follows_from is not None:
-            because = f"follows from {finding.follows_from}: fix that, and this disappears"
+            because = f"follows from {finding.follows_from}; if you fix that, this disappears"
             result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": because}]
         yield result
 

@@ -270,10 +270,10 @@ STACK_LAYERS = (
     ("kernel", "Kernel driver", "the nvidia module and its device nodes"),
     ("libraries", "NVML and libcuda", "the driver's own libraries"),
     ("engine", "Container engine", "Docker or Podman"),
-    ("toolkit", "Container Toolkit and CDI", "how the engine gives GPUs to containers"),
+    ("toolkit", "Container Toolkit and CDI", "how the engine exposes GPUs to containers"),
     ("trials", "Containers tried", "whether a container starts and gets the GPUs"),
-    ("container", "Container", "what the container was given"),
-    ("cuda", "CUDA", "image and wheel against the driver"),
+    ("container", "Container", "what the container received"),
+    ("cuda", "CUDA", "image and wheel compared with the driver"),
     ("python", "Python and torch", "the workload's libraries"),
     ("project", "Project, hub and storage", "settings, models, disk space"),
 )

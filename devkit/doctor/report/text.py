@@ -156,7 +156,7 @@ def _add_lost(page: Page, report: Report) -> None:
     if (more := len(report.lost) - MAX_LOST) > 0:
         page.add(f"and {format_count(more, 'other reading')} (--json lists all)", indent="  ")
     if any(_SLOW.search(each.reason) for each in report.lost):
-        page.add("To allow slow readings more time:", indent="  ")
+        page.add("To allow more time for slow readings:", indent="  ")
         page.lines.append(Line("      devkit doctor --timeout 30", Tone.COMMAND))
 
 

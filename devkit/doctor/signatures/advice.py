@@ -36,7 +36,7 @@ def read_advice(text: Words, facts: TextFacts) -> Match | None:
         advice = next((each for each in others if ADVICE.search(each)), "")
         fix = None
         if advice and len(said.split()) >= _MIN_WORDS:
-            fix = Fix(f"Do as the message says: {advice[:MAX_SHOWN].rstrip('. ')}.", (), Side.PROJECT)
+            fix = Fix(f"Follow the advice in the message: {advice[:MAX_SHOWN].rstrip('. ')}.", (), Side.PROJECT)
         if (needed := _REQUIREMENT.search(message)) and (package := _name_package(needed["package"])):
             bound, version = f"{needed['bound']}{needed['version']}", facts.find_version(package)
             if version and _meets(version, bound):
@@ -54,7 +54,7 @@ def read_advice(text: Words, facts: TextFacts) -> Match | None:
                 position=start - len(found[0]),
                 line=text.find_line(start),
                 source=text.find_source(start),
-                family="the message names its fix",
+                family="the message contains its fix",
                 is_common=True,
             )
     return None

@@ -106,7 +106,7 @@ def _fix_driver_for_cuda(captures: Mapping[str, str], values: TextFacts) -> Fix 
         return None
     return Fix(
         f"Install driver {full} or newer on the host, which supports CUDA {cuda} in full ({oldest} or newer runs programs"
-        f" compiled for the GPU), and reboot; or use an image or wheel of an older CUDA.",
+        f" compiled for the GPU), and reboot; or use an image or wheel for an older CUDA.",
         root=True,
         restart=Restart.HOST,
         docs="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
@@ -135,11 +135,11 @@ def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextFacts) -> Fix 
     folder = f"/usr/local/cuda-{last}"
     if row.last_cuda:
         summary = (
-            f"Leave {name} out of the architectures that the build names, if the GPU is newer; else compile with nvcc of"
-            f" CUDA {first} to {row.last_cuda}, which knows it."
+            f"If the GPU is newer, leave {name} out of the build's architectures. Otherwise, compile with nvcc from CUDA "
+            f"{first} to {row.last_cuda}, which supports it."
         )
     else:
-        summary = f"Compile with nvcc of CUDA {first} or newer: it knows {name}. Put it first in PATH."
+        summary = f"Compile with nvcc from CUDA {first} or newer, which supports {name}. Put it first in PATH."
     return Fix(summary, ("nvcc --version", f"export CUDA_HOME={folder} PATH={folder}/bin:$PATH"), Side.IMAGE)
 
 
@@ -154,7 +154,7 @@ def _fix_python_for_torch(captures: Mapping[str, str], values: TextFacts) -> Fix
     # The newest one that it supports came first for some systems alone.
     python = "3.12" if "3.12" in pythons else pythons[-2]
     return Fix(
-        f"Use a Python that torch {release.version} has wheels for: {pythons[0]} to {pythons[-1]}; or a torch for this Python.",
+        f"Use a Python that torch {release.version} has wheels for: {pythons[0]} to {pythons[-1]}, or a torch release for this Python.",
         ("python -VV", f"uv venv --python {python}"),
         Side.PROJECT,
     )
@@ -177,8 +177,8 @@ def _fix_cuda_library(captures: Mapping[str, str], values: TextFacts) -> Fix | N
     if not packages:
         return None
     return Fix(
-        f"Install the release that {library} belongs to and let the loader find it, or a build of the program for the"
-        f" CUDA and cuDNN that are here.",
+        f"Install the release that {library} belongs to and make the loader find it, or install a build of the "
+        f"program for the CUDA and cuDNN that are installed here.",
         (
             f"pip install {packages}",
             f"find / -name '{library}*' 2>/dev/null",
@@ -196,7 +196,7 @@ def _fix_library_release(captures: Mapping[str, str], values: TextFacts) -> Fix:
         release = captures["removed"] or captures["added"]
         older = f"3.{int(release.partition('.')[2]) - 1}" if captures["removed"] else release
         return Fix(
-            f"Upgrade {caller}, or make the environment with Python {older}.",
+            f"Upgrade {caller}, or create the environment with Python {older}.",
             (*upgrade, f"uv venv --python {older}"),
             Side.PROJECT,
         )
@@ -210,7 +210,7 @@ def _fix_library_release(captures: Mapping[str, str], values: TextFacts) -> Fix:
             Side.CONTAINER,
         )
     return Fix(
-        f"Upgrade {library} to {captures['added']} or newer; if it is pinned, install {caller} from that time.",
+        f"Upgrade {library} to {captures['added']} or newer; if it is pinned, install a release of {caller} from that time.",
         (f"pip install --upgrade '{library}>={captures['added']}'", "pip check"),
         Side.CONTAINER,
     )
@@ -252,7 +252,7 @@ def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:
     label = build if release is None or build in ("cpu", *release.variants) else release.default_variant
     index = f" --index-url https://download.pytorch.org/whl/{label}" if label else ""
     if is_made_for_each:
-        summary = f"Install the {companion} made for torch {version}: pip finds it if both are named."
+        summary = f"Install the {companion} release for torch {version}: pip finds it if you list both."
         return Fix(summary, (f"pip install --upgrade torch=={version} {companion}{index}",), Side.CONTAINER)
     summary = f"Install torch {version}, which {companion} {captures['own']} was built for, and its companions."
     return Fix(summary, (f"pip install torch=={version} torchvision torchaudio{index}", "pip check"), Side.CONTAINER)

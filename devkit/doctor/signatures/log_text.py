@@ -140,7 +140,7 @@ class Words:
     """A text to search, and the same in lower case with the same positions.
 
     `starts` are the positions where its lines begin, `lines` their numbers, `sources` the service, rank or worker that
-    wrote each of them, and `programs` those that a system's log names, "" where the text does not say. `warnings` are the
+    wrote each of them, and `programs` those that a system's log names, "" where the text does not show it. `warnings` are the
     positions of those that are warnings, `errors` of those whose prefix had the level of an error.
     """
 

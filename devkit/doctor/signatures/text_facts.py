@@ -207,7 +207,7 @@ class TextFacts:
         distribution = self.find("distribution")
         if not (distribution or self.find("wsl")):
             return None
-        unknown = Unknown("the text does not say")
+        unknown = Unknown("the text does not show it")
         return System(
             platform=Platform.WSL2 if self.list_values("wsl") else Platform.LINUX,
             kernel=self.find("kernel"),
@@ -231,7 +231,7 @@ def _describe_engine(name: str) -> Engine | None:
         return None
     from devkit.facts.engine import Endpoint
 
-    unknown = Unknown("the text does not say")
+    unknown = Unknown("the text does not show it")
     kinds = {"podman": EngineKind.PODMAN, "desktop": EngineKind.DOCKER_DESKTOP}
     return Engine(
         endpoint=Endpoint("", ""),

@@ -83,7 +83,7 @@ _NOISE = re.compile(
 
 
 _NEXT = (
-    "devkit doctor  # looks at the machine where it happened",
+    "devkit doctor  # checks the machine where it happened",
     "devkit explain --new case.json FILE  # the text and the machine's facts, without names, for an issue",
 )
 

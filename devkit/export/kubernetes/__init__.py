@@ -32,11 +32,11 @@ _KIND_NOTES = {
     # Evicted pods are recreated (https://github.com/kubeflow/trainer/pull/1572), those of a node that is gone stay
     # (https://github.com/kubeflow/trainer/issues/2072).
     JobKind.PYTORCHJOB: (
-        "a PyTorchJob counts every end of a container as a failure, 75 too, and waits forever for a node that is lost "
-        "without notice: kubectl delete pod --force lets it continue. --kind trainjob handles both",
+        "a PyTorchJob counts every container exit as a failure, including 75, and waits forever for a node that is "
+        "lost without notice: kubectl delete pod --force lets it continue. --kind trainjob handles both",
     ),
     JobKind.RAYJOB: (
-        "the image must have Ray, in the project's requirements, in a release that the operator supports",
+        "the image must contain a Ray release that the operator supports: add Ray to the project's requirements",
         "Ray kills a command without a prior signal: a preempted RayJob resumes from its last checkpoint",
     ),
 }
@@ -72,7 +72,7 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
     path, times = Counter(volume.path.rstrip("/.") for volume in task.volumes).most_common(1)[0]
     if times > 1:
         raise DevkitError(
-            f"{path} would hold both the project and the output, which are mounted separately",
+            f"{path} would contain both the project and the output, which are mounted separately",
             "Set output to its own folder, such as finetuned.",
         )
 
@@ -117,7 +117,7 @@ def _list_notes(task: Task, settings: KubernetesSettings, kind: JobKind) -> Iter
     yield from _KIND_NOTES.get(kind, ())
     yield from _list_gpu_notes(task, settings)
     if folders := [volume.source for volume in task.volumes if is_node_folder(volume)]:
-        yield f"{join_words(folders)} of the node: clusters with the baseline Pod Security Standard refuse it"
+        yield f"{join_words(folders)} of the node, which clusters with the baseline Pod Security Standard reject"
         if any(each.startswith("/dev/") for each in folders):
             yield "only a privileged container can open the node's devices; --set rdma requests a device plugin's devices"
     if task.nodes > 1:

@@ -86,7 +86,7 @@ def render_manifests(task: Task, settings: KubernetesSettings, kind: JobKind) ->
     artifacts = _render_folder("", about, f"{kind}.yaml", "job.yaml", values)
     if values["new_volumes"]:
         artifacts += _render_folder("storage", "The job's storage.", "claims.yaml", "claims.yaml", values)
-    about = "A pod without a GPU that mounts the job's storage: to copy the project in, and the result out."
+    about = "A pod without a GPU that mounts the job's storage, to copy the project in and the result out."
     return [*artifacts, *_render_folder("files", about, "files.yaml", "pod.yaml", values)]
 
 
@@ -166,11 +166,11 @@ def _build_values(task: Task, settings: KubernetesSettings, kind: JobKind) -> di
         "is_nvidia": gpu_resource != "" and task.accelerator.vendor is Vendor.NVIDIA,
         "devices": list(devices.items()),
         "memory": size,
-        "memory_reason": f"{format_quantity(task.memory_bytes)} for the processes, {why};"
-        f" {format_quantity(task.shm_bytes)} for shared memory, which counts as the container's. Request and limit are the"
-        " same: a node that runs out of memory first evicts pods that use more than they request.",
+        "memory_reason": f"{format_quantity(task.memory_bytes)} for the processes, {why}; "
+        f"{format_quantity(task.shm_bytes)} for shared memory, which counts as the container's. The request and the limit "
+        "are the same, because a node that runs out of memory first evicts pods that use more than they request.",
         "cpu": cpu,
-        "cpu_reason": f"{cpu_reason} No limit: it would slow loaders while cores are idle.",
+        "cpu_reason": f"{cpu_reason} There is no limit, because it would slow loaders while cores are idle.",
         "shm": format_quantity(task.shm_bytes),
     }
 

@@ -132,8 +132,8 @@ def _list_mounts(task: Task, settings: SlurmSettings) -> list[str]:
     if not settings.flavor.is_container:
         if own:
             raise DevkitError(
-                f"mount needs a container, but --flavor {settings.flavor} mounts nothing",
-                "Leave it out: the job sees the cluster's folders under their own names.",
+                f"mount needs a container, but --flavor {settings.flavor} does not use one",
+                "Remove it: the job sees the cluster's folders under their own names.",
             )
         return []
     for each in own:
@@ -207,7 +207,7 @@ def list_gpu_notes(task: Task, settings: SlurmSettings) -> list[str]:
     if not kind:
         return []
     return [
-        f"the cluster is assumed to call the GPU {kind}: see sinfo -o '%P %G', and pass --set gpu_type for another name"
+        f"the cluster is assumed to call the GPU {kind}: check with sinfo -o '%P %G', and pass a different name with --set gpu_type"
     ]
 
 
@@ -266,7 +266,7 @@ def validate_mountable(text: str, flag: str) -> None:
     separator = _SEPARATORS.search(text)
     if separator:
         raise DevkitError(
-            f"{flag} {text!r} has {separator[0]!r} in it, which separates folders in the options of Apptainer and Pyxis",
+            f"{flag} {text!r} contains {separator[0]!r}, which separates folders in the options of Apptainer and Pyxis",
             "Rename the folder.",
         )
 

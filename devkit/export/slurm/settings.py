@@ -144,5 +144,6 @@ def validate_slurm_settings(settings: SlurmSettings) -> None:
         raise DevkitError(f"--set venv is not used with --flavor {settings.flavor}", "The image has its own Python.")
     if settings.conda and (settings.venv or settings.flavor is not ContainerRuntime.NONE):
         raise DevkitError(
-            "--set conda is for --flavor none, in place of --set venv", "Keep one: the image has its own Python."
+            "--set conda is for --flavor none, in place of --set venv",
+            "Remove one of them: the image has its own Python.",
         )

@@ -29,9 +29,9 @@ from devkit.probe.documents import (
 ENVIRONMENTS = ("environment.yml", "environment.yaml")
 FROM_CONDA = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}
 """What conda calls some packages -> what the package index calls them."""
-COMPILER = "torch brings CUDA's libraries; --feature nvcc adds the compiler"
+COMPILER = "torch includes CUDA's libraries; --feature nvcc adds the compiler"
 DEFAULT_CHANNEL = "conda-forge"
-_NEEDS_LOGIN = "a channel of conda that needs a login"
+_NEEDS_LOGIN = "a conda channel that needs a login"
 _SPEC = re.compile(r"(?:([\w./:-]+)::)?([A-Za-z0-9_][\w.-]*)(\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _BUILD = re.compile(r"^(={1,2}\s*[^=\s]+)(?:=\S+|\s+\S+)$")
 _SAFE = re.compile(r"[\w./:<>=!~,*|+\[\]'-]+(?: [\w.<>=!~,*|+-]+)*", re.ASCII)

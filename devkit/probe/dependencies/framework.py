@@ -44,7 +44,7 @@ def find_framework(files: ProjectFiles, dependencies: Dependencies) -> tuple[Fra
     if dependencies.unread or dependencies.is_computed:
         return Framework.TORCH, ""
     if needs:
-        return Framework.NONE, f"{needs[0].path} names no framework that computes on a GPU"
+        return Framework.NONE, f"{needs[0].path} lists no framework that computes on a GPU"
     has_python = bool(programs or dependencies.files)
     for name in files.names("."):
         if OTHER_LANGUAGES.fullmatch(name) or (C_BUILDS.fullmatch(name) and not has_python):

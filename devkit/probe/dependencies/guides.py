@@ -451,7 +451,7 @@ def _read_address(value: str, path: str, line: int, known: set[str], found: Requ
     if _find_own_folder(value, found.files):
         return  # It is installed from there.
     if source is None or name not in tables.imports.distributions().values() or name in tables.compiled.packages:
-        because = "devkit takes only names from a guide; put an address into [project] packages in devkit.toml"
+        because = "devkit uses only package names from a guide; put an address into [project] packages in devkit.toml"
         found.exclude(value, path, line, because)
     elif name not in known or (earlier and source[2]):
         known.add(name)

@@ -104,7 +104,7 @@ class RequirementCollector:
         """Packages of conda, each with its name and its PEP 440 specifier."""
         self.conda_channels: list[str] = []
         self.extras: dict[str, bool] = {}
-        """The extras of the project, and whether each is installed."""
+        """The the project's extras, and whether each is installed."""
         self.groups: dict[str, bool] = {}
         """The same of its dependency groups."""
 
@@ -361,7 +361,7 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
         address = address.strip()
         named = _NAMED_URL.search(address) or _VCS.match(strip_login(address)) or WHEEL.search(address)
         if named is None:
-            found.add_unreadable(path, number, "an address that does not say which package it is")
+            found.add_unreadable(path, number, "an address that does not show which package it is")
         else:
             text = f"{named[1]} {separator}{marker}"
             found.need(text, path, number, group=group, is_limit=limits, url=address)

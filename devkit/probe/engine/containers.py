@@ -170,7 +170,7 @@ def read_facts_inside(host: Host, engine: object, *, project: str, deadline_s: f
     except InvalidFacts as error:
         problem = error.problem
     if done.code == TIMED_OUT:
-        reason = f"devkit inside it did not answer within {deadline_s:.1f} s"
+        reason = f"devkit in the container did not answer within {deadline_s:.1f} s"
     elif done.code in _CANNOT_EXECUTE:
         reason = f"devkit is not installed in it, or the {command} command is missing here"
     else:

@@ -41,7 +41,7 @@ def _read_daemon_file(host: Host, path: str) -> DaemonFile:
     text = host.read(path)
     if text is None:
         # The daemon runs as another user, who may.
-        return DaemonFile(path, "", Unknown("this user may not read it"))
+        return DaemonFile(path, "", Unknown("this user cannot read it"))
     try:
         # The daemon takes a blank file for an empty one. Source: moby/moby, getConflictFreeConfiguration.
         content = parse_json(text.strip() or "{}")

@@ -159,4 +159,4 @@ def _refused(journal: ProgramResult) -> Unknown:
     """Return why no line came. Even a machine without any fault has the line with which its kernel starts."""
     if journal.code == NOT_FOUND:
         return Unknown("journalctl is missing, and this user cannot read the kernel's buffer")
-    return explain_failure(JOURNAL[:1], journal, "this user may not read the kernel log")
+    return explain_failure(JOURNAL[:1], journal, "this user cannot read the kernel log")

@@ -265,7 +265,7 @@ def format_torch_source(source: TorchSource) -> str:
     """Format what brings torch into a container, with the version and CUDA where its files say them."""
     where = format_location(source.place)
     if source.origin is TorchOrigin.UNKNOWN:
-        return f"no file of the project installs torch; devkit did not check the image of {where}"
+        return f"none of the project's files installs torch; devkit did not check the image of {where}"
     verb = "brings" if source.origin is TorchOrigin.IMAGE else "installs"
     if not source.version:
         build = " for the CPU" if source.variant == "cpu" else f" ({source.variant})" if source.variant else ""
@@ -393,7 +393,7 @@ class Adoption:
         pin = TorchPin(self.plan.torch, self.plan.variant, self.plan.torch_index, before)
         for changed, text in pin_container(container, pin, self.existing.files.read):
             if not called and text != self.existing.files.read(changed):
-                self.repairs.append(AppliedRepair("PRJ026", changed, "the plan has different versions now"))
+                self.repairs.append(AppliedRepair("PRJ026", changed, "the plan now has different versions"))
             self._write(changed, text, called)
 
 

@@ -117,12 +117,12 @@ def _read_services(root: Path, compose: Path) -> tuple[str, tuple[Service, ...]]
     files = ProjectFiles(LocalHost(), str(root.resolve()))
     path = files.within(str(compose if compose.is_absolute() else root.resolve() / compose))
     if path is None:
-        raise DevkitError(f"{compose} is outside the project", f"Name a Compose file in {root}.")
+        raise DevkitError(f"{compose} is outside the project", f"Give a Compose file in {root}.")
     services = read_compose_services((path,), files)
     if not services:
         problem = next((each.problem for each in files.seen if each.path == path and each.problem), "")
         what = "does not exist" if not files.has(path) else problem or "has no services"
-        raise DevkitError(f"{compose} {what}", "Name a Compose file of the project, relative to its folder.")
+        raise DevkitError(f"{compose} {what}", "Give a Compose file of the project, relative to its folder.")
     return path, services
 
 

@@ -35,7 +35,7 @@ shared memory of the engine's size."""
 OVERLAY_FOLDER = f"{DEVCONTAINER_FOLDER}/devkit"
 _GIT_IGNORE = "# Written by devkit. Host-specific files stay out of version control.\ngpu.local.yml*\n"
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n"
-_NO_GPU = "# Written by devkit: what the service extends where gpu.sh found no GPU.\nservices:\n  gpu:\n    environment: [DEVKIT_GPU=cpu]\n"
+_NO_GPU = "# Written by devkit: used if gpu.sh found no GPU.\nservices:\n  gpu:\n    environment: [DEVKIT_GPU=cpu]\n"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9._/-]+", re.ASCII)
 _OVERLAY_FILE = re.compile(r"(?:^|/)devkit/compose\.(?:[^/]+\.)?(?:gpu|reset)\.yml$")

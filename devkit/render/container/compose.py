@@ -50,7 +50,7 @@ def find_gpu_modes(plan: Plan, engine: str) -> tuple[str, ...]:
     `engine` is docker or podman; "" is either. Raises DevkitError for another.
     """
     if engine not in ("", *ENGINES):
-        raise DevkitError(f"target.engine is {engine!r}", 'Use "docker" or "podman", or leave it out for both.')
+        raise DevkitError(f"target.engine is {engine!r}", 'Use "docker" or "podman", or omit it for both.')
     fitting = (
         mode.name
         for mode in GPU_MODES
@@ -72,7 +72,7 @@ def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> t
             # Compose splits a device's name at its colons before Podman sees it.
             raise DevkitError(f"Podman rejects a MIG slice by the name {device}", "Give the slice's MIG-… UUID.")
         if devices.count(device) > 1:
-            raise DevkitError(f"the GPU {device} is given twice", "Name each GPU once.")
+            raise DevkitError(f"the GPU {device} is given twice", "List each GPU only once.")
     return tuple(devices)
 
 

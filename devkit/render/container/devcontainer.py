@@ -141,7 +141,7 @@ def find_editors(names: Iterable[str]) -> tuple[Editor, ...]:
     for name in wanted:
         if name not in known:
             raise DevkitError(
-                f"there is no editor {name!r} that devkit writes files for", f"Choose among {', '.join(known)}."
+                f"devkit does not write files for the editor {name!r}", f"Choose among {', '.join(known)}."
             )
     return tuple(known[name] for name in dict.fromkeys(wanted))
 

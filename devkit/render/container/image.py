@@ -40,7 +40,7 @@ from devkit.solver.system_packages import REQUESTED
 
 _PUBLIC_IMAGE = re.compile(r"(?:python|ubuntu|debian|nvidia/cuda):")
 _GIT_IGNORE = """\
-# Written by devkit. What differs from host to host stays out of version control, and the rest goes in.
+# Written by devkit. Host-specific files stay out of version control; the other files are committed.
 !*
 .env*
 gpu.local.yml*
@@ -163,8 +163,8 @@ def find_conda_image(settings: ContainerSettings) -> str:
     if settings.uses_wheelhouse:
         named = ", ".join(package.spec for package in packages[:3])
         raise DevkitError(
-            f"a wheelhouse has no conda packages, but this project needs {named}",
-            "Name a base image that has them with --image, and ignore the project's files: --ignore-dependencies.",
+            f"a wheelhouse cannot contain conda packages, but this project needs {named}",
+            "Choose a base image that has them with --image, and ignore the project's files with --ignore-dependencies.",
         )
     version = next(row.version for row in load_tables().images.tools if row.name == "micromamba")
     return f"mambaorg/micromamba:{require_safe('version', version)}"

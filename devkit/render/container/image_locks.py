@@ -88,7 +88,7 @@ def explain_stale_locks(settings: ContainerSettings, plan: Plan, locks: ImageLoc
                 found.setdefault("python", f"{path} does not fit: {reason}")
     reference = locks.image.partition("@")[0]
     if locks.image and reference != plan.base_image:
-        found["image"] = f"{IMAGE_LOCK_PATH} holds {reference}, but the plan uses {plan.base_image}"
+        found["image"] = f"{IMAGE_LOCK_PATH} contains {reference}, but the plan uses {plan.base_image}"
     return found
 
 
@@ -140,7 +140,7 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
     for need in select_requirements_to_lock(plan, settings):
         if need.url and not need.url.startswith("https://"):
             raise DevkitError(
-                f"{need.origin} takes {need.name} from a source without a hash, so it cannot be locked",
+                f"{need.origin} gets {need.name} from a source without a hash, so it cannot be locked",
                 "Use an index or an https archive, or lock only the image: devkit init --lock-only image",
             )
         lines.add(overrides.get(need.name, need.text))
@@ -183,7 +183,7 @@ def find_lock_mismatch(text: str, wanted: LockRequirements) -> str:
         if line not in has:
             name = re.split(r"[^\w.-]", line)[0]
             before = [each for each in surplus if re.split(r"[^\w.-]", each)[0] == name]
-            return f"it was made for {before[0]}, the plan has {line}" if before else f"it does not hold {line}"
+            return f"it was made for {before[0]}, but the plan has {line}" if before else f"it does not contain {line}"
     return f"it was made for {surplus[0]}, which the plan does not include" if surplus else ""
 
 
@@ -204,10 +204,13 @@ def render_image_locks(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
             more = {entry.name for entry in entries if entry.via & torch} - torch
         parts = {
             "requirements.lock": settings.python_lock,
-            "torch.lock": _render_part("requirements.lock", entries, torch, "torch and all that it needs"),
+            "torch.lock": _render_part("requirements.lock", entries, torch, "torch and its requirements"),
             "tools.lock": settings.tools_lock,
             "installer.lock": _render_part(
-                "tools.lock", tuple(_parse_entries(settings.tools_lock)), {INSTALLER}, "what installs the others"
+                "tools.lock",
+                tuple(_parse_entries(settings.tools_lock)),
+                {INSTALLER},
+                "the packages that install the others",
             ),
         }
         yield from (Artifact.from_text(f"{DEVCONTAINER_FOLDER}/{name}", text) for name, text in parts.items())
@@ -245,4 +248,4 @@ def _render_part(whole: str, entries: tuple[_Entry, ...], names: set[str], purpo
     chosen = [entry.text for entry in entries if entry.name in names]
     if not chosen:
         raise DevkitError(f"{whole} does not hold {', '.join(sorted(names))}", "Renew it with `devkit init --lock`.")
-    return "\n".join([f"# The part of {whole} that holds {purpose}.", *chosen, ""])
+    return "\n".join([f"# The part of {whole} that contains {purpose}.", *chosen, ""])

@@ -38,9 +38,9 @@ def validate_mirror(setting: str, address: str) -> str:
         return ""
     if "@" in (address.partition("://")[2] or address).partition("/")[0]:
         raise DevkitError(
-            f"network.{setting} contains a login, which everybody could read in the image and devkit.lock",
-            "Take it out. Put the login into a .netrc file, and name that file in .devcontainer/.env with\n"
-            "DEVKIT_NETRC=/path/to/.netrc: the build mounts it for the installation and keeps it in no layer.",
+            f"network.{setting} contains a login, which anyone could read in the image and in devkit.lock",
+            "Remove it. Put the login into a .netrc file, and add the path of that file to .devcontainer/.env as\n"
+            "DEVKIT_NETRC=/path/to/.netrc: the build mounts it for the installation and does not store it in any layer.",
         )
     try:
         is_valid = len(address) <= _MAX_ADDRESS and bool(_ADDRESS.fullmatch(address)) and urlsplit(address).port != 0
@@ -100,7 +100,7 @@ def parse_certificates(content: bytes, *, shown_as: str) -> str:
     blocks = [found[0].strip() for found in _PEM_BLOCK.finditer(text.replace("\r\n", "\n")) if found[1] in _PEM_LABELS]
     if not blocks:
         raise DevkitError(
-            f"{shown_as} holds no PEM certificate",
+            f"{shown_as} does not contain a PEM certificate",
             f"Convert a DER file first: openssl x509 -inform der -in {shown_as} -out ca.pem",
         )
     for number, block in enumerate(blocks, start=1):

@@ -109,10 +109,12 @@ def validate_project_name(name: str) -> str:
     hint = 'Choose a plain one, such as --name my-project, or set name = "my-project" in devkit.toml.'
     if bad:
         shown = " ".join(ascii(char) for char in bad)
-        raise DevkitError(f"the project name {name!r} has characters that some file formats lack: {shown}", hint)
+        raise DevkitError(
+            f"the project name {name!r} has characters that some file formats do not support: {shown}", hint
+        )
     if not name.strip() or len(name) > _MAX_NAME:
         raise DevkitError(
-            f"the project name must have 1 to {_MAX_NAME} characters, this one has {len(name.strip())}", hint
+            f"the project name must have 1 to {_MAX_NAME} characters, but this one has {len(name.strip())}", hint
         )
     return name.strip()
 

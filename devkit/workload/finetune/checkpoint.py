@@ -310,7 +310,11 @@ def _explain_save_errors(output: Path, step: int, staged: Path | None) -> Iterat
         if staged is not None:
             shutil.rmtree(staged, ignore_errors=True)
         saved = list_checkpoints(output)
-        hint = f"{saved[0][1].name} is untouched; the same command resumes from it." if saved else "None was saved yet."
+        hint = (
+            f"{saved[0][1].name} is untouched; the same command resumes from it."
+            if saved
+            else "No checkpoint was saved yet."
+        )
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         fix = "Free space" if is_full else "Make it writable for this user"
         what = f"step {step}" if step else "checkpoints"
@@ -345,8 +349,8 @@ def _find_newest(output: Path, settings: Mapping[str, SettingValue], world_size:
         different = find_differences(manifest.settings, settings)
         if different:
             raise DevkitError(
-                f"{path} was saved with other settings: {'; '.join(different)}",
-                "Use the same settings to resume from it, another --output for another run, or --no-resume to start over.",
+                f"{path} was saved with different settings: {'; '.join(different)}",
+                "To resume from it, use the same settings. For a different run, use a different --output, or start over with --no-resume.",
             )
         for each in broken:
             # So that it is skipped but can be inspected; it is skipped again next time if this fails.
@@ -438,7 +442,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         content = document["content"]
         if document["schema"] != MANIFEST_SCHEMA:
             raise BrokenCheckpointError(
-                f"has the format {document['schema']!r}, and this devkit reads {MANIFEST_SCHEMA}"
+                f"has the format {document['schema']!r}, but this devkit reads {MANIFEST_SCHEMA}"
             )
         if document["sha256"] != _hash_content(content):
             raise BrokenCheckpointError(f"{MANIFEST_FILE} was changed after it was written")
@@ -575,8 +579,8 @@ def _shard_like(live: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 def _mismatch(path: Path, name: str) -> DevkitError:
     return DevkitError(
-        f"{path} does not fit this model: {name} differs or exists on one side only",
-        "Resume with the versions of peft and transformers that its manifest names, or start over with --no-resume.",
+        f"{path} does not fit this model: {name} differs or exists only on one side",
+        "Resume with the versions of peft and transformers listed in its manifest, or start over with --no-resume.",
     )
 
 

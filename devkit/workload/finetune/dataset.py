@@ -264,7 +264,7 @@ class BatchLoader:
     ) -> None:
         """`batch` is in rows, over all ranks; `sequence` is the longest row in tokens."""
         if not examples:
-            raise DevkitError("nothing to train on: no examples remain", "Give data with at least one text.")
+            raise DevkitError("nothing to train on: no examples remain", "Provide data with at least one text.")
         self.batch = batch
         self.sequence = sequence
         self.seed = seed
@@ -297,7 +297,7 @@ class BatchLoader:
         rest = len(self.rows) % self.batch
         if len(self.rows) < self.batch:
             shown = format_count(len(self.rows), "row")
-            notes.append(f"each step trains on {shown} instead of {self.batch}: the dataset has no more")
+            notes.append(f"each step trains on {shown} instead of {self.batch}: the data set has no more")
         elif rest:
             shown = format_count(rest, "row")
             notes.append(f"the last step of each epoch trains on {shown} instead of {self.batch}: no row is left out")
@@ -422,16 +422,16 @@ class _Counts:
         if self.truncated:
             yield f"truncated {format_count(self.truncated, 'record')} after {sequence} tokens"
         if self.left_out:
-            yield f"left out {format_count(self.left_out, 'record')} with nothing to train on within {sequence} tokens"
+            yield f"left out {format_count(self.left_out, 'record')} that have nothing to train on within {sequence} tokens"
         if self.split_by_answer:
             yield (
                 f"turned each answer into an example in {format_count(self.split_by_answer, 'chat')}: the chat template "
-                "writes earlier answers differently once more turns follow"
+                "renders earlier answers differently once more turns follow"
             )
         if self.tokenized_in_parts:
             yield (
                 f"tokenized {format_count(self.tokenized_in_parts, 'record')} in parts, because a token would cross "
-                "the border between prompt and completion"
+                "the boundary between prompt and completion"
             )
 
 
@@ -481,7 +481,7 @@ def tokenize_records(
     if not examples:
         raise DevkitError(
             f"nothing to train on within {sequence} tokens: the prompts fill all of them",
-            "Give a larger --max-length, or shorter prompts.",
+            "Use a larger --max-length, or shorter prompts.",
         )
     return TokenizedRecords(
         examples, [*notes, *counts.notes(has_end=text_tokenizer.end is not None, sequence=sequence)]
@@ -585,8 +585,8 @@ def _render_up_to_answer(record: ChatRecord, number: int, tokenizer: Tokenizer) 
     start = _start_of_answer(record, number, text, tokenizer)
     if start is None:
         raise DevkitError(
-            f"{record.place}: answers are not found: the chat template begins them differently from its generation "
-            "prompt",
+            f"{record.place}: answers are not found, because the chat template begins them differently from its "
+            "generation prompt",
             "Mark them in the template with {% generation %}, or train on all of a chat: --no-completion-only.",
         )
     return TrainingText(text, ((start, len(text)),), RecordKind.CHAT)
@@ -640,7 +640,7 @@ def _call_template(record: ChatRecord, messages: Sequence[Message], tokenizer: T
     except Exception as error:
         # A template is a program that came with the model: it raises what it likes, and mostly on purpose.
         raise DevkitError(
-            f"{record.place}: the chat template refuses these messages: {to_one_line(str(error))[:200]}",
+            f"{record.place}: the chat template rejects these messages: {to_one_line(str(error))[:200]}",
             "Many templates require user and assistant to alternate, beginning with the user.",
         ) from error
 

@@ -239,7 +239,7 @@ def choose_attention(traits: AttentionTraits, hardware: Hardware, precision: Pre
     """Return the best attention for this model on this machine, and the reason, a clause without a capital letter."""
     refusal = find_attention_refusal(Attention.VARLEN, traits, hardware, precision)
     if refusal is None and not hardware.is_gpu:
-        return Attention.VARLEN, "each text is computed separately, so padding wastes no compute"
+        return Attention.VARLEN, "each text is computed separately, so padding does not waste compute"
     if refusal is None:
         return Attention.VARLEN, "torch's flash kernel takes packed rows without padding or a mask"
     if find_attention_refusal(Attention.FLASH, traits, hardware, precision) is None:
@@ -307,13 +307,15 @@ def _varlen_refusal(traits: AttentionTraits, hardware: Hardware, precision: Prec
 
 def _flash_kernel_refusal(traits: AttentionTraits, hardware: Hardware, precision: Precision) -> str | None:
     if hardware.capability is not None and hardware.capability < FLASH_MIN_CAPABILITY:
-        return f"flash kernels need compute capability {FLASH_MIN_CAPABILITY} and this GPU has {hardware.capability}"
+        return f"flash kernels need compute capability {FLASH_MIN_CAPABILITY}, but this GPU has {hardware.capability}"
     if precision is Precision.FP32:
         return "flash kernels compute in 16 bits, but this run is in fp32"
     if traits.head != traits.value_head:
         return f"its value heads ({traits.value_head}) are not as large as its key heads ({traits.head})"
     if traits.head > FLASH_MAX_HEAD_SIZE or traits.head % 8:
-        return f"flash kernels take heads of up to {FLASH_MAX_HEAD_SIZE} in steps of 8 and its heads have {traits.head}"
+        return (
+            f"flash kernels take heads of up to {FLASH_MAX_HEAD_SIZE} in steps of 8, but its heads have {traits.head}"
+        )
     return None
 
 
@@ -339,7 +341,7 @@ def decide(
         )
     if settings.objective is not Objective.SFT and hardware.world_size > 1:
         raise DevkitError(
-            f"--objective {settings.objective} trains in one process, and these are {hardware.world_size}",
+            f"--objective {settings.objective} trains in one process, but there are {hardware.world_size}",
             "Start it without torchrun; only sft trains in several.",
         )
     rows = -(-settings.batch // hardware.world_size)
@@ -419,12 +421,12 @@ class _ComputeDecisions:
         _require_bitsandbytes(settings, hardware)
         choice = choose_precision(settings.method, hardware)
         if settings.objective is not Objective.SFT and choice[0] is Precision.FP16:
-            choice = (Precision.FP32, "TRL scales no loss for fp16 without autocast")
+            choice = (Precision.FP32, "TRL does not scale the loss for fp16 without autocast")
         self.precision = self._record("precision", settings.precision, *choice)
         if settings.method is Method.FULL and self.precision is Precision.FP16:
             raise DevkitError(
                 "--dtype fp16 cannot train a whole model: updates to its weights would round to nothing",
-                "Use --dtype bf16 if the GPU has it, else fp32; or --method lora.",
+                "Use --dtype bf16 if the GPU supports it, or otherwise fp32 or --method lora.",
             )
         precision, optimizer = settings.precision, settings.optimizer
         if precision is Precision.BF16 and not hardware.computes_bf16:
@@ -432,16 +434,16 @@ class _ComputeDecisions:
                 f"{hardware.name} only emulates bf16 (--dtype bf16): expect a fraction of fp16's speed"
             )
         if precision is Precision.FP16 and hardware.kind is DeviceKind.CPU:
-            self.warnings.append("few CPUs compute in fp16 (--dtype fp16): expect it to be slow")
+            self.warnings.append("few CPUs compute in fp16 (--dtype fp16), so expect it to be slow")
         if optimizer in PAGED_OPTIMIZERS and hardware.kind is not DeviceKind.CUDA:
-            self.warnings.append(f"--optimizer {optimizer} pages on NVIDIA GPUs only")
+            self.warnings.append(f"--optimizer {optimizer} works only on NVIDIA GPUs")
         self.adapter_precision = self._choose_adapter_precision()
         self.attention = self._choose_attention(traits)
         self.packing = self._choose_packing(traits, lengths)
         self.loss = self._choose_loss()
         self.compile = self._choose_compile()
         self.sharding = self._choose_sharding()
-        rate = (ADAPTER_LEARNING_RATE, "usual for adapters; ten times that of whole models")
+        rate = (ADAPTER_LEARNING_RATE, "usual for adapters: ten times the rate for whole models")
         if settings.method is Method.FULL:
             rate = (FULL_LEARNING_RATE, "usual for whole models")
         if settings.objective in OBJECTIVE_LEARNING_RATES:
@@ -472,7 +474,7 @@ class _ComputeDecisions:
             raise DevkitError(
                 f"modules_to_save trains modules in the base's precision, {self.precision}, and the adapter is "
                 f"in {precision}",
-                "Use --dtype bf16, or fp32 before compute capability 8.0, and leave out --adapter-dtype.",
+                "Use --dtype bf16, or fp32 before compute capability 8.0, and remove --adapter-dtype.",
             )
         return precision
 
@@ -502,14 +504,16 @@ class _ComputeDecisions:
             choice = (Loss.FUSED, "Liger's kernel is installed")
         loss = self._record("loss", self._settings.loss, *choice)
         if loss is Loss.FUSED and not has_liger:
-            raise DevkitError("loss = fused needs Liger's kernels", "pip install liger-kernel, or --set loss=chunked")
+            raise DevkitError(
+                "loss = fused requires Liger's kernels", "pip install liger-kernel, or --set loss=chunked"
+            )
         return loss
 
     def _choose_compile(self) -> bool:
         hardware = self._hardware
         choice = (True, "packed passes have nearly the same length, and fused kernels read memory less often")
         if hardware.kind is DeviceKind.CPU:
-            choice = (False, "on a CPU it costs more time than it saves")
+            choice = (False, "on a CPU, it costs more time than it saves")
         elif not hardware.can_compile:
             choice = (False, "needs Triton and a C compiler, which are not installed")
         elif self._settings.method in BITSANDBYTES_FEATURES:
@@ -519,7 +523,8 @@ class _ComputeDecisions:
         compiles = self._record("compile", self._settings.compile, *choice)
         if compiles and not hardware.can_compile:
             raise DevkitError(
-                "compile = true needs Triton and a C compiler, which are not installed", "Install gcc, or leave it out."
+                "compile = true requires Triton and a C compiler, which are not installed",
+                "Install gcc, or remove the setting.",
             )
         return compiles
 
@@ -528,7 +533,7 @@ class _ComputeDecisions:
         if self._hardware.world_size == 1:
             if setting not in (None, Sharding.DDP):
                 raise DevkitError(
-                    f"--sharding {setting} has nothing to shard: this is a single process",
+                    f"--sharding {setting} has nothing to shard, because this is a single process",
                     "Start several: torchrun --nproc-per-node N --no-python devkit finetune ...",
                 )
             return Sharding.DDP
@@ -542,7 +547,7 @@ def _list_choices_of_trl(settings: FinetuneSettings, traits: AttentionTraits) ->
     own = _own_attention(traits)
     is_quantized = settings.method in BITSANDBYTES_FEATURES
     return {
-        **({"precision": (Precision.BF16, "TRL's choice on quantized bases")} if is_quantized else {}),
+        **({"precision": (Precision.BF16, "TRL's choice for quantized bases")} if is_quantized else {}),
         "attention": (Attention.EAGER, own) if own else (Attention.SDPA, "TRL pads rows, so attention gets a mask"),
         "packing": (False, "TRL keeps each row of a pair or a group apart"),
         "loss": (Loss.CHUNKED, "TRL computes it in tiles, or from a score: full logits are never materialized"),
@@ -587,7 +592,7 @@ def choose_precision(method: Method, hardware: Hardware) -> tuple[Precision, str
         device = f"compute capability {hardware.capability}" if hardware.capability else hardware.name
         return Precision.BF16, f"{device} computes in bf16, which has fp32's range"
     if hardware.kind is DeviceKind.MPS:
-        return Precision.FP32, "this macOS has no bf16 on Apple's GPU; macOS 14 does"
+        return Precision.FP32, "this macOS does not support bf16 on Apple's GPU; macOS 14 does"
     reason = f"compute capability {hardware.capability} is below 8.0, the first with bf16"
     if method is Method.FULL:
         return Precision.FP32, f"{reason}, and fp16 weights would lose small updates"
@@ -600,10 +605,10 @@ def _choose_packing(settings: FinetuneSettings, lengths: Sequence[int]) -> tuple
     # A number of steps that the user set stays; packing is worth it there unless every step sees the same rows.
     if steps < MIN_PACKED_STEPS and (settings.steps is None or steps_per_epoch < MIN_STEPS_PER_EPOCH):
         epoch = format_count(max(1, round(steps_per_epoch)), "step")
-        because = f"packed, an epoch would be {epoch}, fewer than {MIN_STEPS_PER_EPOCH}"
+        because = f"if packed, an epoch would have only {epoch}, fewer than {MIN_STEPS_PER_EPOCH}"
         if settings.steps is None:
-            because = f"packed, the run would be {format_count(max(1, steps), 'step')}"
-        return False, f"{because}; this attention never pads"
+            because = f"if packed, the run would have only {format_count(max(1, steps), 'step')}"
+        return False, f"{because}; this attention does not pad"
     length = sum(lengths) // max(1, len(lengths))
     return True, f"texts of {length} tokens on average fill rows of {settings.sequence}, without cross-attention"
 
@@ -656,7 +661,7 @@ def _fits(fit: _Fit, hardware: Hardware) -> bool:
 
 def _memory_reasons(settings: FinetuneSettings, hardware: Hardware, fit: _Fit, rows: int) -> Iterator[Decision]:
     memory = _format_memory(fit, hardware)
-    because = "computed in fp32, so that small steps are not rounded away"
+    because = "computed in fp32 so that small steps are not rounded to zero"
     if settings.optimizer is not None:
         because = USER_CHOICE
     elif fit.optimizer in BITSANDBYTES_OPTIMIZERS:
@@ -668,21 +673,21 @@ def _memory_reasons(settings: FinetuneSettings, hardware: Hardware, fit: _Fit, r
     if settings.checkpointing is not None:
         because = USER_CHOICE
     elif fit.checkpointing:
-        because = f"without it memory is too small; {memory}"
+        because = f"without it, memory is too small; {memory}"
     yield Decision("checkpointing", "yes" if fit.checkpointing else "no", because)
     fits = "the largest useful size that fits" if _fits(fit, hardware) else "the smallest possible"
     because = USER_CHOICE if settings.micro_batch is not None else f"{fits}; {memory}"
     yield Decision("micro_batch", f"{fit.micro_batch}", because)
     ranks = f" on each of {hardware.world_size} ranks" if hardware.world_size > 1 else ""
     yield Decision(
-        "accumulation", f"{-(-rows // fit.micro_batch)}", f"{rows} rows a step{ranks}, {fit.micro_batch} in one pass"
+        "accumulation", f"{-(-rows // fit.micro_batch)}", f"{rows} rows per step{ranks}, {fit.micro_batch} in one pass"
     )
 
 
 def _format_memory(fit: _Fit, hardware: Hardware) -> str:
     free = format_bytes(hardware.free_bytes)
     if fit.peak is None:
-        return f"{free} free, and no estimate for this model"
+        return f"{free} is free, but this model has no estimate"
     return f"about {format_bytes(fit.peak.point)}, at most {format_bytes(fit.peak.upper)}, of {free} free"
 
 

@@ -64,7 +64,7 @@ _CODE_PLACE = re.compile(r"^\[[^\]]*:\d+\] ")
 
 _RENDEZVOUS_HINT = (
     "Check that all of them were started, with one --rdzv-endpoint, and that the port is open between the machines. "
-    "Where a machine has several network interfaces, name the right one in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME."
+    "If a machine has several network interfaces, set the right one in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME."
 )
 
 _RESHARDS = {Sharding.ZERO2: False, Sharding.ZERO3: True}
@@ -214,8 +214,8 @@ def join_process_group(device_type: str, *, timeout_s: float = COLLECTIVE_TIMEOU
             raise StoppedBySignal(number) from None
         raise LostProcess(
             f"process {rank} lost another process of this run: {summarize_error(error)}",
-            "Check that process's last lines: it was killed, ran out of memory or failed. Nothing was saved since the "
-            "last checkpoint; the same command resumes from it.",
+            "Check that process's last lines of output: it was killed, ran out of memory or failed. Nothing was saved "
+            "after the last checkpoint; the same command resumes from it.",
         ) from None
     # Not after an error: destroying a group waits for ranks that are gone.
     dist.destroy_process_group()
@@ -227,8 +227,8 @@ def _read_launcher_variables() -> tuple[int, int, int]:
         return 0, 1, 0
     missing = [name for name in _LAUNCHER_VARIABLES if not os.environ.get(name)]
     hint = (
-        "Start several processes with `torchrun --nproc-per-node N --no-python devkit finetune ...`, which sets them all; "
-        f"for one process unset {', '.join(_RANK_VARIABLES)}."
+        "Start several processes with `torchrun --nproc-per-node N --no-python devkit finetune ...`, which sets all of "
+        f"them; for one process, unset {', '.join(_RANK_VARIABLES)}."
     )
     if missing:
         present = [name for name in _LAUNCHER_VARIABLES if name not in missing]
@@ -395,7 +395,7 @@ def _require_same_parameters(module: nn.Module, ranks: Ranks) -> None:
     def check() -> None:
         if different is not None:
             raise DevkitError(
-                f"the processes of this run build different models from the same files: some lack {different}",
+                f"the processes of this run build different models from the same files: some do not have {different}",
                 "Install the same versions of transformers and peft on all machines.",
             )
 

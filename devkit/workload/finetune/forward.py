@@ -105,7 +105,7 @@ def varlen_attention(
         raise RuntimeError(f"varlen attention does not compute {unsupported[0]}")
     if cu_seq_lens_q is None:
         if attention_mask is not None and attention_mask.numel() == 1 and query.shape[2] > 1:
-            raise RuntimeError(f"{type(module).__name__} did not get the boundaries of its texts")
+            raise RuntimeError(f"{type(module).__name__} did not receive the boundaries of its texts")
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         computed: tuple[torch.Tensor, None] = sdpa_attention_forward(

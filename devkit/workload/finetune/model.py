@@ -97,14 +97,14 @@ class FusedExperts:
         actual, in_4_bits = self.parameters * precision.bytes, round(self.parameters * NF4_BITS / 8)
         return (
             f"{format_count(self.tensors, 'expert weight')} with {self.parameters:,} parameters stay in "
-            f"{precision.value}: bitsandbytes quantizes linear layers only, and these are fused. They take "
+            f"{precision.value}: bitsandbytes quantizes only linear layers, but these are fused. They take "
             f"{format_bytes(actual)}, where 4 bits would take {format_bytes(in_4_bits)}."
         )
 
     def note_on_adapters(self) -> str:
         """Return a note on what is not trained: adapters, too, are for linear layers only."""
         weights = format_count(self.tensors, "expert weight")
-        return f"{weights} with {self.parameters:,} parameters get no adapter: they are fused."
+        return f"{weights} with {self.parameters:,} parameters get no adapter, because they are fused."
 
 
 def load_base_and_tokenizer(name: str, settings: LoadSettings) -> LoadedBase:
@@ -179,7 +179,7 @@ def load_base(files: ModelFiles, settings: LoadSettings) -> Model:
     if files.quantized not in (BaseQuantization.NONE, settings.quantization):
         raise DevkitError(
             f"the weights in {files.folder} are already quantized to {files.quantized.value}",
-            "Train on them with the method of that quantization, or name the original 16-bit model.",
+            "Train on them with the method of that quantization, or use the original 16-bit model.",
         )
     if settings.quantization is not BaseQuantization.NONE:
         require_bitsandbytes(f"a base in {settings.quantization}", without="a 16-bit base, as with --method lora")
@@ -280,7 +280,7 @@ def _require_complete(files: ModelFiles, report: Mapping[str, Any]) -> None:
     mismatched = sorted(f"{each[0]}" for each in report["mismatched_keys"])
     if mismatched:
         raise DevkitError(
-            f"{files.folder}: {mismatched[0]} has a different shape than config.json declares",
+            f"{files.folder}: {mismatched[0]} and config.json declare different shapes",
             "Use both files from the same model.",
         )
 
@@ -291,15 +291,15 @@ def explain_load_error(folder: Path, error: Exception) -> DevkitError:
 
     cause = to_one_line(str(error))
     if "trust_remote_code" in cause or "custom code" in cause:
-        return DevkitError(f"{folder} contains custom code, which devkit does not run", "Name a model without it.")
+        return DevkitError(f"{folder} contains custom code, which devkit does not run", "Use a model without it.")
     if isinstance(error, ImportError):
         return DevkitError(f"{folder} needs a package that is not installed", cause)
     if "Unrecognized configuration class" in cause:
-        return DevkitError(f"{folder} is not a model that generates text", "Name a causal language model.")
+        return DevkitError(f"{folder} is not a model that generates text", "Use a causal language model.")
     if isinstance(error, KeyError) or "does not recognize" in cause or "Unrecognized model" in cause:
         return DevkitError(
             f"transformers {__version__} does not know the architecture of {folder}",
-            "A newer release may: pip install --upgrade transformers.",
+            "A newer release may support it: pip install --upgrade transformers.",
         )
     return DevkitError(f"transformers {__version__} cannot build the model in {folder}", cause)
 
@@ -343,7 +343,7 @@ def resolve_targets(model: Model, targets: Sequence[str]) -> str | list[str]:
     for name in targets:
         if any(_matches(name, layer) for layer in tied):
             raise DevkitError(
-                f"{name} cannot get an adapter: in this model it shares its weight with the embedding, and merging "
+                f"{name} cannot get an adapter: in this model, it shares its weight with the embedding, so merging "
                 "would change both",
                 "Leave that layer out; all-linear targets every other linear layer.",
             )
@@ -381,7 +381,7 @@ def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[st
         if not matching:
             near = get_close_matches(name, {layer.rpartition(".")[2]: None for layer in modules}, n=MAX_SUGGESTIONS)
             raise DevkitError(
-                f"no module of the model is called {name}",
+                f"the model does not have a module called {name}",
                 f"Did you mean {join_words(near, 'or')}?" if near else "Such as lm_head, embed_tokens or norm.",
             )
         for layer, module in matching.items():
@@ -396,7 +396,7 @@ def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[st
                 reason = "it gets an adapter"
             if reason:
                 raise DevkitError(
-                    f"{layer} cannot be trained fully: {reason}", "Leave it out, or name other --targets."
+                    f"{layer} cannot be trained fully: {reason}", "Remove it, or choose different --targets."
                 )
         found |= dict.fromkeys(matching)
     return [*found]
@@ -429,7 +429,7 @@ def _explain_unknown_target(name: str, layers: dict[str, nn.Module]) -> DevkitEr
         f"{group}: {', '.join(members)}" if group else ", ".join(members) for group, members in groups.items()
     )
     hint.append(f"Use one of {shown}, or all-linear.")
-    return DevkitError(f"no layer of the model is called {name}", "\n".join(hint))
+    return DevkitError(f"the model does not have a layer called {name}", "\n".join(hint))
 
 
 def attach_adapter(base: Model, settings: FinetuneSettings, *, precision: Precision) -> Model:
@@ -482,10 +482,10 @@ def require_adapter_fits(adapter: SavedAdapter, shape: Model, files: ModelFiles,
     was trained on.
     """
     base = adapter.base
-    hint = "Name the model it was trained on."
+    hint = "Give the model that it was trained on."
     if base.name:
         other = f", a {base.architecture}" if base.architecture and base.architecture != files.architecture else ""
-        hint = f"It was trained on {base.name}{other}: name that model."
+        hint = f"It was trained on {base.name}{other}: use that model."
     _require_bounded_patterns(adapter, [name for name, _ in shape.named_modules()])
     try:
         with warnings.catch_warnings():
@@ -536,10 +536,12 @@ def apply_adapter(base: Model, adapter: SavedAdapter, *, precision: Precision) -
         model = PeftModelForCausalLM(base, config, autocast_adapter_dtype=False)
         found = model.load_adapter(str(adapter.folder), "default", autocast_adapter_dtype=False, torch_device="cpu")
     if lacking := [key for key in found.missing_keys or () if ".lora_" in key]:
-        raise ValueError(f"it lacks {format_count(len(lacking), 'weight')}, such as {lacking[0]}")
+        raise ValueError(f"it does not have {format_count(len(lacking), 'weight')}, such as {lacking[0]}")
     if found.unexpected_keys:
         weights = format_count(len(found.unexpected_keys), "weight")
-        raise ValueError(f"it has {weights} of layers that the model lacks, such as {found.unexpected_keys[0]}")
+        raise ValueError(
+            f"it has {weights} for layers that the model does not have, such as {found.unexpected_keys[0]}"
+        )
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             parameter.data = parameter.data.to(TORCH_DTYPES[precision])

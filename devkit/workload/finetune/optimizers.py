@@ -61,7 +61,7 @@ def build_parameter_groups(model: Model, *, weight_decay: float) -> list[dict[st
     """Return the trainable parameters as parameter groups: matrices decay, norms and biases do not."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
-        raise DevkitError("nothing in the model can be trained", "Name layers that exist with --targets.")
+        raise DevkitError("nothing in the model can be trained", "Choose existing layers with --targets.")
     matrices = [each for each in trainable if each.ndim >= 2]
     others = [each for each in trainable if each.ndim < 2]
     groups: list[dict[str, object]] = [

@@ -46,7 +46,7 @@ def require_reward_function(reward: str) -> tuple[Path, str]:
     import ast
 
     file, _, name = reward.rpartition(":")
-    path, hint = Path(file).expanduser(), "Give --reward FILE.py:FUNCTION, a function in a file of yours."
+    path, hint = Path(file).expanduser(), "Give --reward FILE.py:FUNCTION, a function in your own file."
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except OSError as error:

@@ -80,7 +80,7 @@ def tokenize_pairs(
     sides = tokenize_records(list_sides(), tokenizer, sequence=sys.maxsize, **given)
     if len(sides.examples) != 2 * pairs:
         raise DevkitError(
-            "the chat template writes earlier answers differently once more turns follow",
+            "the chat template renders earlier answers differently once more turns follow",
             "Give pairs with one answer after their prompt.",
         )
     examples = [_join(*each) for each in zip(sides.examples[::2], sides.examples[1::2], strict=True)]
@@ -108,7 +108,7 @@ def tokenize_prompts(
             try:
                 prompted = render_chat_template(tokenizer, prompted, tokenize=False, add_generation_prompt=True)
             except Exception as error:  # a template raises what it likes
-                cause = f"the chat template refuses these messages: {to_one_line(str(error))[:200]}"
+                cause = f"the chat template rejects these messages: {to_one_line(str(error))[:200]}"
                 raise DevkitError(f"{record.place}: {cause}", "A prompt ends with a turn by the user.") from error
         ids = list(tokenizer(prompted, add_special_tokens=isinstance(record.prompt, str))["input_ids"])
         prompt = record.prompt if isinstance(record.prompt, str) else list(record.prompt)
@@ -121,7 +121,7 @@ def _keep_fitting(examples: Iterable[Example], most: int, what: str, notes: list
     examples = list(examples)
     kept = [each for each in examples if each.length <= most]
     if not kept:
-        raise DevkitError(f"no record has {what}", "Give a larger --max-length, or shorter records.")
+        raise DevkitError(f"no record has {what}", "Use a larger --max-length, or shorter records.")
     left_out = len(examples) - len(kept)
     note = f"left out {format_count(left_out, 'record')} without {what}"
     return TokenizedRecords(kept, [*notes, *([note] if left_out else [])])

@@ -239,7 +239,7 @@ def _unknown_format(entry: Mapping[str, Any], place: RecordLocation) -> DevkitEr
     """Explain an entry of no format: one with a null in a required field, or with a nearly correct field name."""
     empty = [name for form in RECORD_FORMATS if set(form) <= entry.keys() for name in form if entry[name] is None]
     if empty:
-        return DevkitError(f'{place}: "{empty[0]}" is null', "Write a text there, or leave the record out.")
+        return DevkitError(f'{place}: "{empty[0]}" is null', "Write a text there, or remove the record.")
     near = {
         str(name): match[0]
         for name in entry
@@ -256,7 +256,7 @@ def _unknown_format(entry: Mapping[str, Any], place: RecordLocation) -> DevkitEr
 def _chat(messages: tuple[Message, ...], fields: Mapping[str, Any], place: RecordLocation) -> ChatRecord:
     tools = fields.get("tools", [])
     if not isinstance(tools, list):
-        raise DevkitError(f'{place}: "tools" is {_json_type(tools)}, and must be a list', "Give a list of functions.")
+        raise DevkitError(f'{place}: "tools" is {_json_type(tools)}, but must be a list', "Give a list of functions.")
     return ChatRecord(messages, place, tools=tuple(tools))
 
 
@@ -295,7 +295,7 @@ def _sharegpt_messages(value: object, place: RecordLocation) -> tuple[Message, .
 def _message(turn: object, where: str) -> Message:
     hint = 'A message is {"role": "user", "content": "..."}.'
     if not isinstance(turn, Mapping):
-        raise DevkitError(f"{where} is {_json_type(turn)}, and must be an object", hint)
+        raise DevkitError(f"{where} is {_json_type(turn)}, but must be an object", hint)
     message = {name: value for name, value in turn.items() if value is not None}
     role = message.get("role")
     if not isinstance(role, str) or not role:
@@ -311,7 +311,7 @@ def _content(content: object, where: str) -> str:
         return _require_encodable(content, where)
     if not isinstance(content, list):
         raise DevkitError(
-            f"{where} has {_json_type(content)} as its content, and must have a text", _text_hint(content)
+            f"{where} has {_json_type(content)} as its content, but must have a text", _text_hint(content)
         )
     for part in content:
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
@@ -325,7 +325,7 @@ def _content(content: object, where: str) -> str:
 def _text(fields: Mapping[str, Any], name: str, place: RecordLocation) -> str:
     value = fields[name]
     if not isinstance(value, str):
-        raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, and must be a text', _text_hint(value))
+        raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, but must be a text', _text_hint(value))
     return _require_encodable(value, f'{place}: "{name}"')
 
 
@@ -336,8 +336,8 @@ def _require_encodable(text: str, where: str) -> str:
     except UnicodeEncodeError as error:
         escape = f"\\u{ord(text[error.start]):04x}"
         raise DevkitError(
-            f"{where} holds half a character: {escape} alone at character {error.start + 1}",
-            "The text was cut within a character, or written in the wrong encoding. Write it again as UTF-8.",
+            f"{where} contains half a character: {escape} alone at character {error.start + 1}",
+            "The text was cut in the middle of a character, or written in the wrong encoding. Write it again as UTF-8.",
         ) from error
     return text
 
@@ -346,7 +346,7 @@ def _non_empty_list(value: object, name: str, place: RecordLocation) -> Sequence
     if not isinstance(value, list):
         is_encoded = isinstance(value, str) and value.lstrip().startswith("[")
         hint = "It is JSON inside a text: write the list itself, without quotes." if is_encoded else RECORD_FORMATS_HINT
-        raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, and must be a list of messages', hint)
+        raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, but must be a list of messages', hint)
     if not value:
         raise DevkitError(f'{place}: "{name}" is empty', "A chat needs at least one assistant turn.")
     if len(value) > MAX_TURNS:
@@ -360,7 +360,7 @@ def _text_hint(value: object) -> str:
     """Return a hint how a value of another type becomes a text."""
     match value:
         case float() if isnan(value):
-            return "A table has NaN for a missing value: write a text there, or leave the record out."
+            return "A table contains NaN for a missing value: write a text there, or remove the record."
         case bytes():
             return "The column holds bytes: write it as text (in Arrow and Parquet the type string)."
         case list() | Mapping():
@@ -460,7 +460,7 @@ class RecordReader:
         """Find the sources. Raises DevkitError for a name of nothing."""
         self._parse = PARSERS[objective]
         if not names:
-            raise DevkitError("no data is named", "Give --data FILE, a folder, or the id of a data set on the hub.")
+            raise DevkitError("no data was given", "Give --data FILE, a folder, or the id of a data set on the hub.")
         self._names = tuple(names)
         self.sources = tuple(source for name in names for source in _find_sources(name))
         self.summary = ""
@@ -522,7 +522,7 @@ def _require_one_kind(records: Iterable[Record]) -> Iterator[Record]:
         if record.kind is not first.kind:
             raise DevkitError(
                 f"{record.place} is a {record.kind} record, but {first.place} is a {first.kind} record",
-                "Keep one kind of record to a file; --data takes several files.",
+                "Use only one kind of record per file; --data accepts several files.",
             )
         yield record
 
@@ -567,7 +567,7 @@ def _find_sources_in(folder: Path) -> list[str]:
                 others[suffix or "no suffix"] += 1
     if not found:
         shown = join_words(f"{number} with {suffix}" for suffix, number in others.most_common(5))
-        holds = f"it holds files of other kinds: {shown}" if others else "it holds no file"
+        holds = f"it contains files of other kinds: {shown}" if others else "it contains no files"
         raise DevkitError(
             f"nothing to read in {folder}: {holds}", f"devkit reads files in {join_words(READERS_BY_SUFFIX, 'or')}."
         )
@@ -622,7 +622,7 @@ def read_text_lines(path: Path, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[
                 )
             if number == 1 and (encoding := BYTE_ORDER_MARKS.get(raw[:2])) is not None:
                 raise DevkitError(
-                    f"{path} is {encoding}, and must be UTF-8", f"iconv -f {encoding} -t UTF-8 {path.name}"
+                    f"{path} is {encoding}, but must be UTF-8", f"iconv -f {encoding} -t UTF-8 {path.name}"
                 )
             line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
             if b"\0" in line:
@@ -676,12 +676,14 @@ def read_json_records(path: Path) -> Entries:
         if len(text) > MAX_LINE_BYTES:
             raise DevkitError(
                 f"{path} is a single value of more than {format_bytes(MAX_LINE_BYTES)}",
-                "devkit reads a list of records one by one: write [{...}, {...}], or one object a line.",
+                "devkit reads a list of records one by one: write [{...}, {...}], or one object per line.",
             )
         with _explain_json(f"{path}", hint=JSON_LIST_HINT, by_line=True):
             document = json.loads(text, object_pairs_hook=_object)
         if not isinstance(document, dict):
-            raise DevkitError(f"{path} holds no list of records", "Write [{...}, {...}], or one object a line.")
+            raise DevkitError(
+                f"{path} does not contain a list of records", "Write [{...}, {...}], or one object per line."
+            )
         entries = _find_record_list(document, path)
     for number, entry in enumerate(entries, start=1):
         yield entry, RecordLocation(f"{path}", number, "record")
@@ -696,7 +698,7 @@ def _read_whole(path: Path) -> str:
         text = "\0"
     except OSError as error:
         raise DevkitError(
-            f"{path} cannot be read: {error.strerror}", "Write one object a line into a .jsonl file."
+            f"{path} cannot be read: {error.strerror}", "Write one object per line to a .jsonl file."
         ) from error
     if "\0" in text:
         for _ in read_text_lines(path, max_bytes=MAX_JSON_BYTES):
@@ -817,7 +819,7 @@ def _unpack(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
 
 def _unpacks_to(path: Path, unpacked: int) -> DevkitError:
     return DevkitError(
-        f"{path} has {format_bytes(path.stat().st_size)} and unpacks to {format_bytes(unpacked)} or more",
+        f"{path} has {format_bytes(path.stat().st_size)} but unpacks to {format_bytes(unpacked)} or more",
         "The file looks made to exhaust memory. If you trust it, write its records as JSON lines.",
     )
 
@@ -848,7 +850,7 @@ def read_saved_dataset(folder: Path) -> Entries:
         if DEFAULT_SPLIT not in found:
             raise DevkitError(
                 f'{folder} has no split "{DEFAULT_SPLIT}"',
-                f"Name the folder of one of its splits: {join_words((f'{folder / name}' for name in found), 'or')}.",
+                f"Give the folder of one of its splits: {join_words((f'{folder / name}' for name in found), 'or')}.",
             )
         found = found[DEFAULT_SPLIT]
     yield from _number_rows(iter(found), f"{folder}")
@@ -861,7 +863,7 @@ def read_hub_dataset(name: str) -> Entries:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
         raise DevkitError(
-            f"no file or folder {name}", "If it is a data set on the hub: pip install datasets, which reads it."
+            f"no file or folder {name}", "If it is a data set on the hub, run pip install datasets, which reads it."
         ) from error
     try:
         found = datasets.load_dataset(repository, split=split or DEFAULT_SPLIT)
@@ -888,7 +890,7 @@ def _explain_dataset_error(repository: str, error: Exception) -> DevkitError | N
     except Exception as response:  # noqa: BLE001 - judged by the caller that knows all of the hub's
         return explain_hub_error(HubRepository(repository, is_data=True), response, nearest=())
     cause = f"{repository}: {to_one_line(str(error))[:200]}"
-    return DevkitError(cause, "Name a split as in owner/name:split.") if isinstance(error, ValueError) else None
+    return DevkitError(cause, "Specify a split, as in owner/name:split.") if isinstance(error, ValueError) else None
 
 
 def _import_library(name: str, wanted_for: str) -> Any:  # noqa: ANN401 - optional, and its types may not be installed

@@ -89,7 +89,7 @@ def require_own_folder(output: Path) -> bool:
     if names and not _is_run_folder(output):
         shown = ", ".join(sorted(names)[:3])
         raise DevkitError(
-            f"{output} contains files that devkit did not write: {shown}", "Name a new or empty folder with --output."
+            f"{output} contains files that devkit did not write: {shown}", "Choose a new or empty folder with --output."
         )
     return bool(names)
 
@@ -129,7 +129,7 @@ def _lock(output: Path) -> Iterator[None]:
         except DevkitError as error:
             raise DevkitError(
                 error.message,
-                "Wait for it, or end it. Several processes of one run are started by torchrun: srun and mpirun alone "
+                "Wait for it, or end it. Use torchrun to start several processes of one run: srun and mpirun alone "
                 "start as many runs.",
             ) from None
         yield
@@ -137,7 +137,7 @@ def _lock(output: Path) -> Iterator[None]:
 
 def _refuse_output(output: Path, error: OSError) -> DevkitError:
     return DevkitError(
-        f"cannot use {output} for output: {error.strerror}", "Name a folder that you can write to with --output."
+        f"cannot use {output} for output: {error.strerror}", "Choose a folder that you can write to with --output."
     )
 
 

@@ -57,7 +57,7 @@ class FinetuneSettings:
         256
     )
     beta: Annotated[
-        float, SettingInfo("Weight of staying close to the base model (dpo).", at_least=0.0, has_flag=False)
+        float, SettingInfo("Weight for staying close to the base model (dpo).", at_least=0.0, has_flag=False)
     ] = 0.1
     rank: Annotated[int, SettingInfo("LoRA rank.", at_least=1, at_most=2**31 - 1, section="Method")] = 16
     alpha: Annotated[
@@ -69,7 +69,7 @@ class FinetuneSettings:
     ] = ALL_LINEAR
     modules_to_save: Annotated[
         tuple[str, ...],
-        SettingInfo("Modules trained whole and saved with the adapter: lm_head, a norm.", has_flag=False),
+        SettingInfo("Modules to train fully and save with the adapter, such as lm_head or a norm.", has_flag=False),
     ] = ()
     dora: Annotated[bool, SettingInfo("Train with DoRA (weight-decomposed LoRA).", section="Method")] = False
     sequence: Annotated[
@@ -132,10 +132,10 @@ class FinetuneSettings:
         ),
     ] = 0
     eval_data: Annotated[
-        tuple[str, ...], SettingInfo("Held-out data to evaluate on. May be repeated.", section="Data")
+        tuple[str, ...], SettingInfo("Held-out data for evaluation. May be repeated.", section="Data")
     ] = ()
     eval_share: Annotated[
-        float, SettingInfo("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9, has_flag=False)
+        float, SettingInfo("Share of the data to hold out for evaluation.", at_least=0.0, at_most=0.9, has_flag=False)
     ] = 0.0
     eval_every: Annotated[int, SettingInfo("Steps between evaluations.", at_least=1, has_flag=False)] = 100
     seed: Annotated[
@@ -170,23 +170,23 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
     if settings.method is Method.FULL and (has_adapter_settings or settings.targets != ALL_LINEAR):
         raise DevkitError(
             "--method full trains every weight, so it has no adapter to configure",
-            "Leave out --dora, --targets, modules_to_save, --adapter-dtype.",
+            "Remove --dora, --targets, modules_to_save and --adapter-dtype.",
         )
     if settings.objective is not Objective.SFT:
         _validate_objective(settings)
     if (settings.objective is Objective.GRPO) != bool(settings.reward):
         raise DevkitError(
-            "--objective grpo and --reward belong together: the function says which completions are good",
+            "--objective grpo and --reward belong together: the function scores the completions",
             "--objective grpo --reward FILE.py:FUNCTION",
         )
     if settings.sharding is not None:
         require_sharding_supported(settings.sharding, settings.method)
     if settings.shard_size and settings.sharding not in (Sharding.ZERO2, Sharding.ZERO3):
         raise DevkitError(
-            f"shard_size {settings.shard_size} shards nothing without zero2 or zero3", "Add --sharding zero3."
+            f"shard_size {settings.shard_size} has no effect without zero2 or zero3", "Add --sharding zero3."
         )
     if settings.eval_data and settings.eval_share:
-        raise DevkitError("--eval-data and eval_share both choose the evaluation data", "Keep one of the two.")
+        raise DevkitError("--eval-data and eval_share both choose the evaluation data", "Remove one of them.")
     if settings.micro_batch is not None and settings.micro_batch > settings.batch:
         raise DevkitError(
             f"--micro-batch {settings.micro_batch} is more than --batch {settings.batch}",
@@ -209,7 +209,7 @@ def _validate_objective(settings: FinetuneSettings) -> None:
     if settings.objective is Objective.GRPO and settings.batch % settings.generations:
         raise DevkitError(
             f"--batch {settings.batch} cannot be divided into groups of {settings.generations} completions",
-            "A step takes --batch completions: give a multiple, or --set generations=N.",
+            "A step takes --batch completions, so give a multiple, or --set generations=N.",
         )
 
 

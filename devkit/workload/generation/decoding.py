@@ -52,7 +52,7 @@ def encode_chat(messages: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> lis
     except Exception as error:
         # A template is a program that came with the model: it may raise anything, mostly on purpose.
         raise DevkitError(
-            f"the model's chat template refuses this chat: {to_one_line(str(error))}",
+            f"the model's chat template rejects this chat: {to_one_line(str(error))}",
             "Many templates require user and assistant to alternate, and some have no system role.",
         ) from error
     require_utf8(text, "the chat")
@@ -66,7 +66,7 @@ def require_chat_template(tokenizer: Tokenizer) -> None:
     if not tokenizer.chat_template:
         raise DevkitError(
             "the model has no chat template, so it was not made for chat",
-            "Give a prompt as text; or put the template it was tuned on into chat_template.jinja next to its tokenizer.",
+            "Give a prompt as text; or put the template that it was tuned on into chat_template.jinja next to its tokenizer.",
         )
 
 

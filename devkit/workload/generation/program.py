@@ -110,7 +110,7 @@ class ChatSession:
             # A turn of the user goes with its answer: templates require them to alternate.
             dropped += 2
         if dropped:
-            self.remark(f"(the first {dropped} turns no longer fit the model and are forgotten)")
+            self.remark(f"(the first {dropped} turns no longer fit the model's context and are dropped)")
             del self.turns[has_system : has_system + dropped]
         return ids
 
@@ -156,7 +156,7 @@ class ResolvedModel:
                 raise
             raise DevkitError(
                 f"memory ran out while loading {self.files.folder} onto {self.device.name}",
-                "Load it in 4 bits with --quantization nf4; or find out what fits: devkit estimate MODEL --inference.",
+                "Load it in 4 bits with --quantization nf4, or find out what fits: devkit estimate MODEL --inference.",
             ) from error
         if self.adapter and self.adapter.chat_template:
             tokenizer.chat_template = self.adapter.chat_template
@@ -300,7 +300,7 @@ def merge_adapter_into(files: GenerationFiles, folder: Path, remark: Callable[[s
     merging.require_empty_folder(folder)
     resolved = resolve_model(files)
     if resolved.adapter is None:
-        raise DevkitError("nothing to merge", "Name the adapter with --adapter.")
+        raise DevkitError("nothing to merge", "Give the adapter with --adapter.")
     precision = resolved.settings.precision or merging.find_stored_precision(resolved.files)
     base = resolved.load(precision)
     quantization = resolved.quantization()

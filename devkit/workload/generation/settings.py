@@ -187,5 +187,5 @@ def find_generation_files(settings: GenerateSettings) -> GenerationFiles:
     adapter = inspect_adapter(settings.adapter) if settings.adapter else None
     name = settings.model or (adapter.base.name if adapter else "")
     if not name:
-        raise DevkitError("no model was given", "Give --model; or an adapter that names its base.")
+        raise DevkitError("no model was given", "Give --model, or an adapter that records its base.")
     return GenerationFiles(settings, inspect_model(resolve_model_folder(name)), adapter)

@@ -39,7 +39,7 @@ def prove_nccl(device: Device) -> Iterator[StageReading]:
     if device.kind != "cuda":
         raise StageSkipped("NCCL needs GPUs, but this machine has none")
     if device.count < 2:
-        raise StageSkipped("only one GPU, so nothing to reduce")
+        raise StageSkipped("this machine has only one GPU, so there is nothing to reduce")
     ranks = _run("nccl", device.count, GPU_MEGABYTES)
     yield from _sums(ranks)
     slowest = max(rank["seconds"] for rank in ranks)

@@ -70,7 +70,7 @@ def read_driver_answers(driver: CudaDriver | None, *, gpu_node: bool) -> Iterato
     """Read the driver library, which must answer if there is a GPU's device node, and else may be absent or broken."""
     if driver is None:
         yield StageReading(
-            "driver_library", "absent", "loads, because there is a GPU" if gpu_node else "", not gpu_node
+            "driver_library", "absent", "can be loaded, because the machine has a GPU" if gpu_node else "", not gpu_node
         )
         return
     yield StageReading("driver_cuda", driver.cuda or "unknown")
@@ -275,7 +275,7 @@ def prove_link_rate(device: Device) -> Iterator[StageReading]:
     """Prove that host and GPU communicate over more than one PCIe lane, in both directions."""
     if device.kind != "cuda":
         other = "the CPU" if device.kind == "cpu" else "this GPU, which shares its memory"
-        raise StageSkipped(f"no link between the host and {other}")
+        raise StageSkipped(f"there is no link between the host and {other}")
     for gpu in _list_gpus(device, needs_free_memory=False):
         promised = PCIE_GB_PER_S.get(gpu.datasheet.pcie_generation, 0.0) if gpu.datasheet else 0.0
         for direction in ("to_gpu", "from_gpu"):

@@ -54,7 +54,7 @@ def prove_own_model(proof: ProofModels) -> Iterator[StageReading]:
     """Prove that the model named with --model learns a sentence in a few LoRA steps, and answers with the adapter."""
     model = proof.settings.model
     if not model:
-        raise StageSkipped("no model was named with --model")
+        raise StageSkipped("no model was given with --model")
     settings = FinetuneSettings(
         model=model, sequence=OWN_MODEL_SEQUENCE, batch=1, steps=OWN_MODEL_STEPS, learning_rate=LEARNING_RATE
     )
@@ -93,7 +93,7 @@ def _compute_sentence_loss(session: GenerationSession, sentence: str) -> float:
 def prove_memory_estimate(proof: ProofModels) -> Iterator[StageReading]:
     """Prove that a model of a hundred million parameters trains within the memory that `devkit estimate` says."""
     if proof.device.kind != "cuda":
-        raise StageSkipped("memory is counted on CUDA devices only")
+        raise StageSkipped("memory is counted only on CUDA devices")
     folder = write_random_llama(proof.folder / "sized", seed=proof.settings.seed)
     settings = FinetuneSettings(model=str(folder), sequence=ESTIMATED_SEQUENCE, batch=4, micro_batch=4, steps=2)
     ran = _finetune(proof, settings, proof.folder / "sized-run")

@@ -160,7 +160,7 @@ STAGES = (
     StageSpec("lora-memorizes", "LoRA fine-tuning memorizes a sentence", _MODEL, Depth.QUICK),
     StageSpec("base-frozen", "frozen weights stay bitwise identical", ("lora-memorizes",), Depth.QUICK, 0.5),
     StageSpec("inference", "generation gives the same tokens with every cache", ("lora-memorizes",), budget_s=4),
-    StageSpec("adapter-disabled", "the adapter switches off", ("lora-memorizes",)),
+    StageSpec("adapter-disabled", "the adapter can be turned off", ("lora-memorizes",)),
     StageSpec("adapter-reload", "the adapter reloads bit for bit", ("lora-memorizes",)),
     StageSpec("adapter-merged", "the adapter merges", ("adapter-reload",)),
     StageSpec("resume", "an interrupted run resumes bit for bit", _MODEL, budget_s=6),
@@ -168,14 +168,14 @@ STAGES = (
     StageSpec("qlora-memorizes", "QLoRA on a 4-bit base memorizes a sentence", _QUANTIZED, budget_s=8),
     StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorizes",), budget_s=0.5),
     StageSpec("triton", "Triton compiles a kernel", ("kernel",), budget_s=5, **_BY_MACHINE),
-    StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, **_BY_MACHINE),
-    StageSpec("memory-estimate", "training takes the estimated memory", _MODEL, budget_s=15, **_BY_MACHINE),
+    StageSpec("nccl", "the GPUs run an all-reduce over NCCL", ("kernel",), budget_s=25, **_BY_MACHINE),
+    StageSpec("memory-estimate", "training uses the estimated memory", _MODEL, budget_s=15, **_BY_MACHINE),
     StageSpec("own-model", "the given model learns and answers", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
     StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
-    StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),
+    StageSpec("checkpointing", "gradient checkpointing does not change any gradient", _MODEL, Depth.FULL, 4),
     StageSpec("preferences", "DPO prefers the chosen answers", _MODEL, Depth.FULL, 40, **_BY_MACHINE),
-    StageSpec("gloo", "two processes add up over Gloo", ("kernel",), Depth.FULL, 15),
-    StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL, 60),
+    StageSpec("gloo", "two processes run an all-reduce over Gloo", ("kernel",), Depth.FULL, 15),
+    StageSpec("compile", "torch.compile builds a kernel with the same result", ("kernel",), Depth.FULL, 60),
 )
 """All stages, in the order they run. bitsandbytes comes before peft, which imports it: a broken one gets hidden."""
 
@@ -186,7 +186,7 @@ STANDALONE_STAGES = tuple(StageSpec(name, claim, needs, Depth.QUICK, 0) for name
 GPU_STAGES = (
     StageSpec("gpu", "the GPU is visible", depth=Depth.QUICK, budget_s=0),
     StageSpec("cuda-compiler", "nvcc builds for it", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
-    StageSpec("framework", "JAX or TensorFlow computes", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
+    StageSpec("framework", "JAX or TensorFlow computes correctly", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
 )
 """The stages for a project that does not use torch."""
 
@@ -194,7 +194,7 @@ PROGRAMS = {"standalone": STANDALONE_STAGES, "gpu": GPU_STAGES}
 """The stages of the smaller proofs, by the name that a report gives them; of the full proof it has none."""
 
 PROJECT_STAGES = (
-    StageSpec("imports", "the project and its requirements import", depth=Depth.QUICK, budget_s=0),
+    StageSpec("imports", "the project and its requirements can be imported", depth=Depth.QUICK, budget_s=0),
     StageSpec("command", "its command runs", depth=Depth.QUICK, budget_s=0),
 )
 """The stages about the project in a dev container, after those of either proof."""

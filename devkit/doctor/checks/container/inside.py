@@ -39,7 +39,7 @@ def container_has_gpu(facts: Facts) -> Iterator[Problem]:
         return
     if isinstance(facts.nvml, NvmlFailure) and facts.nvml.end in (NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED):
         raise NotApplicable("NVML hangs or crashes, which a missing GPU cannot cause")
-    skip_if(is_in_wsl(facts), "in WSL the GPU is /dev/dxg, which exists")
+    skip_if(is_in_wsl(facts), "in WSL, the GPU is /dev/dxg, which exists")
     driver = require_driver(facts)
     if driver.loaded is None and driver.pci_gpus == ():
         raise NotApplicable("only NVML reports a GPU here")
@@ -91,7 +91,7 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Problem]:
             "capability-missing",
             capabilities=join_words(absent),
             severity=Severity.ERROR if "compute" in absent else Severity.WARNING,
-            evidence=(f"NVIDIA_DRIVER_CAPABILITIES={text}", f"libraries of {join_words(absent)} are absent"),
+            evidence=(f"NVIDIA_DRIVER_CAPABILITIES={text}", f"libraries for {join_words(absent)} are missing"),
         )
 
 

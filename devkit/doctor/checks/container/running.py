@@ -109,7 +109,7 @@ def find_gpu_containers(engine: Engine) -> tuple[RunningContainer, ...]:
 def running_gpus_survive_reload(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
-        raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
+        raise NotApplicable("only a Docker daemon that root runs injects GPUs through the legacy hook")
     containers = find_gpu_containers(engine)
     skip_if(not containers, "no running container requested a GPU")
     if engine.cgroup_driver != "systemd":

@@ -126,17 +126,17 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Problem]:
     elif code is None and isinstance(woke, str) and _NOT_PRESERVED in require(driver.parameters):
         yield problem("not-preserved", evidence=(f"woke from suspend: {woke}", _NOT_PRESERVED))
     elif code is None:
-        raise NotApplicable("cuInit was not tried; run devkit doctor --deep")
+        raise NotApplicable("cuInit was not called; run devkit doctor --deep")
 
 
 @check("DRV010", require_host, causes=DEEP_CODES)
 def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Problem]:
     release = require_loaded_driver(facts)
-    code = require_some(_find_cu_init_code(facts), "cuInit was not tried; run devkit doctor --deep")
+    code = require_some(_find_cu_init_code(facts), "cuInit was not called; run devkit doctor --deep")
     if code not in (CUDA_SYSTEM_NOT_READY, _CUDA_ERROR_NOT_INITIALIZED):
         return
     if not require(has_no_nvswitch(facts)):
-        raise NotApplicable("this machine has an NVSwitch, whose Fabric Manager another check covers")
+        raise NotApplicable("this machine has an NVSwitch; another check covers its Fabric Manager")
     is_likely = require_driver(facts).is_open is True and code == _CUDA_ERROR_NOT_INITIALIZED
     yield problem(
         "no-shared-memory",

@@ -62,7 +62,7 @@ def apt_sources_agree(facts: Facts) -> Iterator[Problem]:
 def driver_is_of_one_version(facts: Facts) -> Iterator[Problem]:
     driver = require_driver(facts)
     if find_distro_family(facts) is DistroFamily.NIXOS:
-        raise NotApplicable("on NixOS, module and libraries change together at a reboot")
+        raise NotApplicable("on NixOS, the module and libraries change together at a reboot")
     on_disk, library = require(driver.on_disk), require(driver.libnvidia_ml)
     broken = [package for package in _packages(driver) if package.state not in _DPKG_DONE_STATES]
     branch = library.major if isinstance(library, Release) else "<branch>"

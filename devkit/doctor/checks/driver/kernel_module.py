@@ -73,7 +73,7 @@ def _find_cause(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Probl
     """Find the likeliest cause on this machine. `gpus` are those on the PCI bus, at least one."""
     seen = tuple(f"PCI {gpu.address} ({gpu.device_id}): kernel driver {gpu.kernel_driver or 'none'}" for gpu in gpus)
     if is_in_container(facts):
-        return problem("not-loaded-on-host", evidence=(*seen, "/sys/module/nvidia is absent"))
+        return problem("not-loaded-on-host", evidence=(*seen, "/sys/module/nvidia does not exist"))
     if {gpu.kernel_driver for gpu in gpus} == {"vfio-pci"}:
         return problem("held-by-vfio", address=gpus[0].address, evidence=seen)
     if isinstance(driver.on_disk, Release):

@@ -70,7 +70,7 @@ def docker_socket_is_dockers(facts: Facts) -> Iterator[Problem]:
 @check("ENG005")
 def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
-    skip_if(engine.kind is EngineKind.PODMAN, "Podman brings its own Compose provider")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman has its own Compose provider")
     floor = load_tables().engines.features["compose", "device-reservations"].version
     compose = require(facts.compose) if facts.compose is not None else None
     if compose is None:
@@ -135,7 +135,7 @@ def engine_supports_gpus(facts: Facts) -> Iterator[Problem]:
 def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
-        raise NotApplicable("the engine takes its proxy from elsewhere")
+        raise NotApplicable("the engine gets its proxy from elsewhere")
     proxies = {proxy.variable: proxy.url for proxy in require(require(facts.hub).proxies)}
     variables = [name for name in proxies if name.upper() in ("HTTP_PROXY", "HTTPS_PROXY")]
     if not variables:

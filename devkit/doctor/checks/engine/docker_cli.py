@@ -55,7 +55,7 @@ def docker_cli_is_dockers(facts: Facts) -> Iterator[Problem]:
         "ignores-gpus" if ignores else "is-podman",
         version=version,
         subject=docker.path,
-        evidence=(f"{docker.path} hands over to podman",),
+        evidence=(f"{docker.path} runs podman",),
     )
 
 

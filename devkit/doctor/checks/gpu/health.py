@@ -126,7 +126,7 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Problem]:
         is_failing = facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
     else:
         is_failing = isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)
-    skip_if(not is_failing, "no GPU fails, so nothing was missed")
+    skip_if(not is_failing, "no GPU fails, so no cause was missed")
     if is_in_wsl(facts):
         raise NotApplicable(facts.kernel_log.reason, is_lost=facts.kernel_log.is_lost)
     yield problem("unreadable", reason=facts.kernel_log.reason, evidence=(facts.kernel_log.reason,))

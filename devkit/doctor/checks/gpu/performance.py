@@ -167,7 +167,7 @@ def cpus_are_next_to_gpus(facts: Facts) -> Iterator[Problem]:
         for gpu, health in require_gpu_health(facts)
         if str(health.pci_address) in nodes
     ]
-    skip_if(not placed, "the firmware does not say which NUMA node a GPU is on")
+    skip_if(not placed, "the firmware does not show which NUMA node a GPU is on")
     apart = [(gpu, node) for gpu, node in placed if node not in allowed]
     if not apart or not allowed:
         return

@@ -112,7 +112,7 @@ def expected_gpus_are_here(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     has_tegra = isinstance(facts.system, System) and isinstance(facts.system.tegra, Tegra)
     if driver is None or not isinstance(driver.loaded, Release) or is_in_wsl(facts) or has_tegra:
-        raise NotApplicable("nothing says how many GPUs this machine should have (--expect-gpus N)")
+        raise NotApplicable("the number of GPUs that this machine should have is not known (--expect-gpus N)")
     if require(on_bus) == () and not answering and not isinstance(facts.nvml, Unknown):
         evidence.insert(0, f"/sys/module/nvidia/version: {driver.loaded}")
         yield problem("none-on-bus", release=driver.loaded, evidence=evidence)

@@ -152,7 +152,7 @@ def _require_vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
 def vgpu_is_licensed(facts: Facts) -> Iterator[Problem]:
     states = [(gpu, health) for gpu, health in _require_vgpus(facts) if isinstance(health.license, str)]
     reported = [(gpu, str(health.license)) for gpu, health in states if health.license not in _UNKNOWN_LICENSES]
-    skip_if(not reported, "the driver does not say whether the virtual GPU is licensed")
+    skip_if(not reported, "the driver does not report whether the virtual GPU is licensed")
     for gpu, license in reported:
         if license != _LICENSED:
             yield problem(

@@ -201,7 +201,7 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Problem]:
         for container in require_project_containers(facts)
         if (requirement := find_gpu_host_requirement(container)) is not None
     ]
-    skip_if(not requirements, "no devcontainer.json asks by hostRequirements.gpu")
+    skip_if(not requirements, "no devcontainer.json uses hostRequirements.gpu")
     if not isinstance(facts.engine, Engine):
         raise NotApplicable("no container engine answers")
     skip_if(not is_local_engine(facts.engine), "the engine runs on another machine")
@@ -223,7 +223,7 @@ def _compare_with_engine(
         repairs = (removal, by_cdi) if runs_by_args and not container.requests else (removal,)
         yield problem("podman", found_at=requirement, evidence=("the engine is Podman", stated), repairs=repairs)
     elif adds and has_gpu is False:
-        evidence = ("docker info: Runtimes.nvidia is nvidia-container-runtime", "no NVIDIA GPU on this machine")
+        evidence = ("docker info: Runtimes.nvidia is nvidia-container-runtime", "this machine has no NVIDIA GPU")
         name = "runtime-without-gpu-optional" if requirement.value == "optional" else "runtime-without-gpu"
         yield problem(name, found_at=requirement, evidence=evidence)
     elif not adds and has_gpu is True and (is_desktop or has_cdi_gpus(facts, engine)) and not container.requests:
@@ -234,7 +234,7 @@ def _compare_with_engine(
             found_at=requirement,
             evidence=(f"docker info: runtimes {runtimes}", stated),
             repairs=(by_flag, removal) if runs_by_args else (),
-            how="Docker Desktop passes GPUs on" if is_desktop else "the engine has CDI devices",
+            how="Docker Desktop passes on GPUs" if is_desktop else "the engine has CDI devices",
         )
 
 
@@ -267,7 +267,7 @@ def container_can_start_here(facts: Facts) -> Iterator[Problem]:
             yield problem(
                 "compose-insists" if container.is_compose else "insists",
                 found_at=first,
-                evidence=(cite(first, first.form.value), "no NVIDIA GPU on this machine"),
+                evidence=(cite(first, first.form.value), "this machine has no NVIDIA GPU"),
                 confidence=Confidence.LIKELY if first.form is RequestForm.RUNTIME else None,
                 repairs=_optional_gpu_repairs(dev) if dev else (),
                 container=container.name,
@@ -276,7 +276,7 @@ def container_can_start_here(facts: Facts) -> Iterator[Problem]:
         for command in container.dev.commands if container.dev is not None else ():
             if command.needs_gpu:
                 name = "first-command-fails" if command.stage == "initializeCommand" else "command-fails"
-                evidence = (cite(command, command.stage), "no NVIDIA GPU on this machine")
+                evidence = (cite(command, command.stage), "this machine has no NVIDIA GPU")
                 yield problem(name, found_at=command, evidence=evidence, stage=command.stage)
 
 
@@ -403,7 +403,7 @@ def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
     answer = require_nvml(facts)
     services = tuple(_list_gpu_services(facts))
-    skip_if(not services, "no file asks for a GPU")
+    skip_if(not services, "no file requests a GPU")
     for service in services:
         values: dict[str, Any] = {"service": service.name, "present": format_count(len(answer.gpus), "GPU")}
         unknown = [each for each in service.device_ids if not _is_known_device(facts, engine, each)]

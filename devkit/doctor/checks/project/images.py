@@ -77,7 +77,7 @@ def _require_base_images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setti
         for container in require_project_containers(facts)
         if (image := container.image) is not None
     }
-    skip_if(not found, "no file names a base image")
+    skip_if(not found, "no file sets a base image")
     yield from found.values()
 
 
@@ -93,7 +93,7 @@ def base_image_tags_exist(facts: Facts) -> Iterator[Problem]:
         is_for_wheels = bool(find_torch_evidence(container)) or not (tag and tag.flavor == "devel")
         others = [withdrawn.instead] if withdrawn is not None else []
         if is_for_wheels:
-            others.append("a slim Python image: the torch wheel brings CUDA itself")
+            others.append("a slim Python image: the torch wheel includes CUDA")
         elif not others:
             others.append("the tag of a newer CUDA")
         values: dict[str, Any] = {"image": image.value, "others": ", or ".join(others)}

@@ -116,7 +116,7 @@ def flash_attention_fits_torch(facts: Facts) -> Iterator[Problem]:
     package = _require_package(facts, "flash-attn")
     built = re.search(r"\+.*?cu(\d\d).*?torch(\d+\.\d+)", package.version)
     if built is None:
-        raise NotApplicable(f"flash-attn {package.version} does not say which torch it was built for")
+        raise NotApplicable(f"flash-attn {package.version} does not show which torch it was built for")
     if torch.version.startswith(f"{built[2]}.") and built[1] == str(cuda.major):
         return
     yield problem(
@@ -261,7 +261,7 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Problem]:
         for package in require_python(facts).packages
         if (named := re.findall(r"manylinux_(\d+)_(\d+)_", package.tag))
     }
-    skip_if(not platforms, "no compiled wheel here names its C library")
+    skip_if(not platforms, "no compiled wheel here states its C library")
     name = max(platforms, key=lambda package: platforms[package])
     glibc = require_system(facts).glibc
     if isinstance(glibc, Release) and glibc < platforms[name]:

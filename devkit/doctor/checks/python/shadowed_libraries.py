@@ -111,7 +111,7 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Problem]:
 
 @check("PYT012", require_visible_gpu)
 def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
-    wheel = require_some(_find_wheel(facts, "libnvrtc"), "no wheel brings NVRTC")
+    wheel = require_some(_find_wheel(facts, "libnvrtc"), "no wheel includes NVRTC")
     skip_if(not facts.gpus, "no GPU answers")
     release = Release.parse(wheel.version)
     version = Release.parse(".".join(str(number) for number in release.numbers[:2]))
