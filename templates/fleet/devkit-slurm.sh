@@ -4,7 +4,7 @@
 #     HealthCheckProgram=/etc/slurm/devkit-slurm.sh
 #     HealthCheckInterval=300
 #     Prolog=/etc/slurm/devkit-slurm.sh
-# Slurm ends the health check after 60 s. Nodes that somebody else drained stay drained.
+# Slurm ends the health check after 60 s. Nodes that someone else drained stay drained.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 line=$(@COMMAND@ doctor --format line --timeout 15 2>/dev/null)
 if [ -n "${SLURM_JOB_ID:-}" ]; then
