@@ -238,7 +238,7 @@ def estimate_from_trace(request: TraceRequest) -> MemoryEstimate:
     context = Interval(memory.CONTEXT_POINT, memory.CONTEXT_UPPER)
     overheads = (
         Term("allocator slack", reserved.point - peaks.allocated_bytes, "replayed block by block", ALLOCATOR),
-        Term("CUDA context", context.point, "context and kernels of torch", memory.CONTEXT_SOURCE),
+        Term("CUDA context", context.point, "torch's context and kernels", memory.CONTEXT_SOURCE),
     )
     by_phase = {MemoryPhase.LOAD: peaks.loaded_bytes}
     for each, moment in moments.items():

@@ -100,7 +100,7 @@ def test_how_many_gpus_it_takes_is_said_where_one_is_too_small():
 
 
 def test_a_gpu_without_bf16_is_told_of():
-    assert "no bf16 in hardware, so use --dtype fp16" in run("llama-3.2-1b", "--gpu", "T4")[1]
+    assert "the GPU has no bf16 hardware, so use --dtype fp16" in run("llama-3.2-1b", "--gpu", "T4")[1]
     assert "bf16:" not in run("llama-3.2-1b", "--gpu", "T4", "--dtype", "fp16")[1]
     assert "no units" not in run("llama-3.2-1b", "--gpu", "RTX 3090")[1]
 

@@ -166,7 +166,7 @@ def test_files_that_devkit_did_not_write_are_never_overwritten(project):
     (project / "deploy/docker").mkdir(parents=True)
     (project / "deploy/docker/run.sh").write_text("mine\n")
     done = export(project, "docker", *JOB)
-    assert_refused(done, "holds files that devkit did not write: run.sh")
+    assert_refused(done, "contains files that devkit did not write: run.sh")
     assert "dev container" not in done.stderr
     assert "--output" in done.stderr
     assert (project / "deploy/docker/run.sh").read_text() == "mine\n"

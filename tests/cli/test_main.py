@@ -344,7 +344,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
     [
         pytest.param(["docter"], "No such command 'docter'.\n  Did you mean doctor?", id="a misspelled command"),
         pytest.param(["export", "k8s"], "No such command 'k8s'.\n  Did you mean kubernetes?", id="a numeronym"),
-        pytest.param(["init", "x", "--vendor=cpu", "--gpu=T4"], "Leave one of the two out.", id="a CPU's GPU"),
+        pytest.param(["init", "x", "--vendor=cpu", "--gpu=T4"], "Remove one of them.", id="a CPU's GPU"),
         pytest.param(["plan", "--vendor=cpu", "--gpu=T4"], "without a GPU, but --gpu names T4", id="the same"),
         pytest.param(["export", "slrum"], "No such command 'slrum'.\n  Did you mean slurm?", id="a misspelled target"),
         pytest.param(["init", "x", "--vendor", "nvidai"], "Did you mean nvidia?", id="a misspelled value"),

@@ -194,7 +194,7 @@ def test_a_proposal_is_void_when_a_file_changed_since(project):
 
     steps = [("propose_fix", {}), ("preview_init", {"vendor": "nvidia"}), edit, apply(1)]
     *_, fix, init = call(steps, cwd=project)
-    assert fix.is_error and "was changed in between" in fix.text
+    assert fix.is_error and "was changed in the meantime" in fix.text
     assert init.is_error and "a file or the plan changed" in init.text
     assert (project / DEV_CONTAINER).read_text() == edited
     assert list_files(project) == [DEV_CONTAINER]

@@ -21,8 +21,8 @@ def test_each_version_that_changes_is_said_with_its_reason():
     lock = parse_lock(render_lock(resolved("a==1", "b==2", "gone==1"), ()).content)
     assert list(list_version_changes(lock.plan, resolved("a==1", "b==3", "new==1"))) == [
         "b 2 → 3: the newest that fits",
-        "gone 1 is gone: nothing requires it anymore",
-        "new 1 is new: a package requires it",
+        "gone 1 was removed, because no package requires it anymore",
+        "new 1 is new, because a package requires it",
     ]
     assert not list(list_version_changes(lock.plan, resolved("a==1", "b==2", "gone==1")))
     assert not list(list_version_changes({}, resolved("a==1")))

@@ -126,7 +126,7 @@ def test_a_container_in_use_is_left_as_it_is(project, changes, rebuilds, is_left
     project.start(rebuilds=rebuilds)
     calls = [call for call in project.read("calls") if " up " in call]
     assert (calls == []) is is_left
-    assert any("is left as it is" in line for line in project.said) is is_left
+    assert any("stays unchanged" in line for line in project.said) is is_left
     assert any("--force-recreate" in call for call in calls) is rebuilds
 
 

@@ -343,7 +343,7 @@ def inside():
 
 def windows_guest():
     """WSL 2 on Windows with an NVIDIA GPU and Docker Desktop."""
-    no_driver = Unknown("in WSL the driver belongs to Windows")
+    no_driver = Unknown("in WSL, the driver belongs to Windows")
     return changed(
         healthy(),
         {

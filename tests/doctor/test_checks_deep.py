@@ -72,7 +72,7 @@ CASES = [
     ("PYT017", torch(failed(MULTIPLY, OLD_PTX)), f"error: {MULTIPLY} | the driver cannot compile", "a newer PTX"),
     ("PYT017", torch(failed(START, NO_GPU)), f"error: {START} | CUDA sees no GPU", "no GPU"),
     ("PYT017", torch(failed(IMPORT, OTHER_LIBRARY)), f"error: {IMPORT} | a library of another release", "library"),
-    ("PYT017", torch(failed(IMPORT, "something new")), f"error: {IMPORT} | see its own words", "unknown words"),
+    ("PYT017", torch(failed(IMPORT, "something new")), f"error: {IMPORT} | see its own output", "unknown words"),
     ("PYT017", torch(Step(IMPORT, StepEnd.CRASHED, "SIGSEGV")), f"error: {IMPORT} | crashes (SIGSEGV)", "a crash"),
     ("PYT017", torch(Step(START, StepEnd.TIMED_OUT, "did not end")), f"error: {START} | hangs", "a hang"),
     ("PYT017", torch(*TWO_STEPS), "error: torch.cuda.is_available", "only the first broken step is told"),

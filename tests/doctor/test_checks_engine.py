@@ -154,7 +154,7 @@ PASS = CredentialHelper("pass", "/usr/bin/docker-credential-pass", "")
 GONE = CredentialHelper("desktop.exe", "", "")
 ALL_CDI = ("nvidia.com/gpu=all",)
 STALE = spec(path="/var/run/cdi/nvidia.yaml", driver=r("570.86.15"))
-UNREADABLE = spec(kind="", devices=(), error="this user may not read it")
+UNREADABLE = spec(kind="", devices=(), error="this user cannot read it")
 SNAP = {"engine__is_snap": True, "engine__root_dir": "/var/snap/docker"}
 BOTH_PROGRAMS = ("/usr/bin/dockerd", "/snap/bin/docker")
 DESKTOP_LINUX = Endpoint("unix:///home/dev/.docker/desktop/docker.sock", "context desktop-linux")
@@ -182,7 +182,7 @@ CASES = [
     (
         "ENG001",
         host(engine=EngineFailure(EngineEnd.PERMISSION_DENIED, DEFAULT, "", socket_group=0)),
-        "error: belongs only to root | docker.socket | never usermod",
+        "error: belongs to root | docker.socket | never usermod",
         "a socket without the group docker",
     ),
     ("ENG001", say("failed: x"), "error: does not start", "an engine that said why"),
@@ -378,7 +378,7 @@ CASES = [
     ("CDI002", specified(EngineKind.PODMAN, "4.9.3", "0.6.0"), "passed", "an older specification"),
     ("CDI002", specified(EngineKind.DOCKER, "26.0.2", "0.7.0"), "warning", "Docker just too old"),
     ("CDI002", specified(EngineKind.DOCKER, "26.1.0", "0.7.0"), "passed", "the first Docker that can"),
-    ("CDI003", host(cdi=(UNREADABLE,)), "warning: this user may not read it", "an unreadable specification"),
+    ("CDI003", host(cdi=(UNREADABLE,)), "warning: this user cannot read it", "an unreadable specification"),
     ("CDI003", host(cdi=(spec(devices=()),)), "warning: it lists no device", "an empty specification"),
     ("CDI003", healthy(), "passed", "a usable specification"),
 ]

@@ -33,7 +33,7 @@ def two_gpus(*answers):
 
 
 def refused(facts):
-    return changed(facts, {"kernel_log": Unknown("this user may not read the kernel log")})
+    return changed(facts, {"kernel_log": Unknown("this user cannot read the kernel log")})
 
 
 OF_A_PROGRAM = (13, 31, 32, 43, 45, 68, 69, 94)

@@ -95,7 +95,7 @@ CASES = [
     (
         "PRJ039",
         {},
-        "error: the runtime nvidia, which this engine does not have | nvidia-ctk runtime configure",
+        "error: the nvidia runtime, which this engine does not have | nvidia-ctk runtime configure",
         "a runtime that is not registered",
         changed(resolved(runtime="nvidia"), {"engine.runtimes": (Runtime("runc", "runc"),)}),
     ),

@@ -99,7 +99,7 @@ CASES = [
     ("WSL008", inside(), "skipped", "a container of plain Linux"),
     ("WSL009", with_toolkit(r("1.19.0")), "note: 1.19.0 | 1.19.1", "the last toolkit that does not refresh CDI"),
     ("WSL009", with_toolkit(r("1.19.1")), "passed", "the first toolkit that does"),
-    ("WSL009", with_toolkit(r("1.18.2"), EngineKind.DOCKER_DESKTOP), "skipped", "Docker Desktop brings its own"),
+    ("WSL009", with_toolkit(r("1.18.2"), EngineKind.DOCKER_DESKTOP), "skipped", "Docker Desktop has its own"),
     ("WSL009", with_toolkit(None), "skipped", "no toolkit"),
     ("WSL010", guest(wsl__clock_behind_s=CLOCK_SKEW_S), "passed", "as far as is allowed"),
     ("WSL010", guest(wsl__clock_behind_s=CLOCK_SKEW_S + 1), "warning: hwclock -s", "a second further"),

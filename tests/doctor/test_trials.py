@@ -204,7 +204,7 @@ CASES = [
     (
         "PRJ041",
         tried(WORKS, replace(own(code=1, err="its program is bash"), arguments=("run", "--interactive", "app"))),
-        "error: stops right after it starts: its program is bash | overrideCommand",
+        "error: exits right after it starts: its program is bash | overrideCommand",
         "a shell with nothing to read",
     ),
     (

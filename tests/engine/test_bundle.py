@@ -103,7 +103,7 @@ def test_without_any_network_it_builds_starts_and_proves(engine, origin, made, f
     run(["cp", "-R", made["path"] / "project", root])
     with without_network(found, monkeypatch) as apart:
         said = run(["sh", made["path"] / "load.sh", root], env=apart.env, deadline_s=DEADLINE_S).stdout
-        assert "all as written" in said and "ready" in said
+        assert "all files are unchanged" in said and "ready" in said
         tag = apart.docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()[0]
         reach = f"import urllib.request; urllib.request.urlopen('{Mirror.index}', timeout=5)"
         assert run(["docker", "run", "--rm", tag, "python3", "-c", reach], env=apart.env, expect=None).returncode != 0

@@ -137,8 +137,8 @@ def test_every_engine_starts_it(target):
     [
         (replace(OWN, processes="many"), "--set processes is 'many'"),
         (replace(OWN, command=("", "x")), "begins with an empty word"),
-        (replace(JOB, processes="auto"), "applies to your own command only"),
-        (replace(JOB, foreign_image=True), "applies to your own command only"),
+        (replace(JOB, processes="auto"), "applies only to your own command"),
+        (replace(JOB, foreign_image=True), "applies only to your own command"),
         (replace(OWN, command=("python", "t.py", "--token", "hf_" + "a" * 34)), "seems to contain a secret"),
         (replace(OWN, results="../elsewhere"), "is outside the project"),
         (replace(OWN, command=("a\x00b",)), "invisible character"),

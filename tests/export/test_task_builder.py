@@ -161,7 +161,7 @@ def test_gpus_and_settings_that_the_image_is_not_planned_for_are_refused():
     assert (task.accelerator.name, task.accelerator.vendor) == ("MI300X", Vendor.ROCM)
     without = replace(NVIDIA, packages=(("torch", "2.13.0"),))
     assert "bitsandbytes" in refused(replace(RUN, method=Method.QLORA), plan=without)
-    with pytest.raises(DevkitError, match="lacks `datasets` to read it"):
+    with pytest.raises(DevkitError, match="does not have `datasets` to read it"):
         made(hub_data=("yahma/alpaca-cleaned",))
     made(hub_data=("yahma/alpaca-cleaned",), plan=replace(NVIDIA, packages=(*PACKAGES, ("datasets", "4.0.0"))))
     assert made(replace(RUN, sharding=Sharding.ZERO3), job=job(gpus=2)).task.command[-2:] == ("--sharding", "zero3")

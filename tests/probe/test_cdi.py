@@ -77,7 +77,7 @@ def test_other_files_are_no_specifications(tmp_path):
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path):
     (spec,) = specs(tmp_path, {"/etc/cdi/x.yaml": YAML}, more='unreadable = ["/etc/cdi/x.yaml"]')
-    assert spec.error == "this user may not read it"
+    assert spec.error == "this user cannot read it"
 
 
 def test_a_folder_reached_by_two_names_counts_once(tmp_path):

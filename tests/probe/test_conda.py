@@ -84,7 +84,7 @@ def test_a_package_of_conda_is_passed_on_as_it_is_written(tmp_path, written, spe
         pytest.param("[pytorch, nvidia, bioconda]", ("bioconda",), [], id="those of torch alone go"),
         pytest.param("[https://c.example.org/my]", ("https://c.example.org/my",), [], id="by address"),
         pytest.param(
-            "[https://c.example.org/t/s3cret/my]", (), ["a channel of conda that needs a login"], id="with a token"
+            "[https://c.example.org/t/s3cret/my]", (), ["a conda channel that needs a login"], id="with a token"
         ),
         pytest.param('["a; rm -rf /"]', (), ["is not a conda channel"], id="no channel"),
     ],

@@ -128,7 +128,7 @@ def test_a_file_that_the_daemon_does_not_read_is_not_judged(tmp_path):
 def test_a_file_that_may_not_be_read_is_unknown(tmp_path):
     text = f'unreadable = ["{PATH}"]\n[files]\n"{PATH}" = "{{}}"\n'
     (found,) = read_daemon_files(written(tmp_path, text))
-    assert found.registers_nvidia == Unknown("this user may not read it")
+    assert found.registers_nvidia == Unknown("this user cannot read it")
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_list_for_pip_is_read_with_its_options_and_includes(tmp_path):
         pytest.param("-r https://example.org/r.txt", "it includes a file from the network", id="one of the network"),
         pytest.param("-r it$s.txt", "it$s.txt: a Dockerfile cannot carry this name", id="a name for shells"),
         pytest.param("https://e.org/a.zip ; python_version < '3'", "an address that", id="an address with a marker"),
-        pytest.param("https://example.org/a.zip", "an address that does not say which package it is", id="an address"),
+        pytest.param("https://example.org/a.zip", "an address that does not show which package it is", id="an address"),
     ],
 )
 def test_a_line_that_says_no_requirement_is_named(tmp_path, line, problem):
@@ -621,7 +621,7 @@ WEBUI = {
         pytest.param(
             {"requirements-windows.txt": "a\n", "README.md": "no word of it"},
             {},
-            "no file of the project names a package",
+            "none of the project's files lists a package",
             ("requirements-windows.txt",),
             id="none for this system",
         ),

@@ -198,14 +198,14 @@ def test_the_ring_buffer_is_read_where_the_journal_is_closed(tmp_path):
 @pytest.mark.parametrize(
     ("commands", "files", "reason"),
     [
-        pytest.param((refused(),), "", "this user may not read the kernel log", id="refused"),
-        pytest.param((refused(""),), "", "this user may not read the kernel log", id="refused without a word"),
+        pytest.param((refused(),), "", "this user cannot read the kernel log", id="refused"),
+        pytest.param((refused(""),), "", "this user cannot read the kernel log", id="refused without a word"),
         pytest.param((), "", "journalctl is missing,", id="missing,"),
         pytest.param((command(JOURNAL, code=124),), "", "did not answer in time", id="too slow"),
         pytest.param(
             (refused(), command(["dmesg"], "", 1, "dmesg: read kernel buffer failed: Operation not permitted")),
             OPEN_RING,
-            "this user may not read the kernel log",
+            "this user cannot read the kernel log",
             id="both refused",
         ),
         pytest.param((refused(), command(["dmesg"], RING)), "", "this user may not", id="a closed buffer is not tried"),

@@ -105,7 +105,7 @@ def test_a_daemon_file_that_may_not_be_read_is_still_named(tmp_path):
     path = "/etc/docker/daemon.json"
     (found,) = toolkit(tmp_path, f'"{path}" = "{{}}"', more=f'unreadable = ["{path}"]').daemon_files
     assert found.error == ""
-    assert found.registers_nvidia == Unknown("this user may not read it")
+    assert found.registers_nvidia == Unknown("this user cannot read it")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ CASES = {
     "Poetry": (GPU_PLAN, replace(PLAIN, dependencies=POETRY)),
     "Pipenv": (GPU_PLAN, replace(PLAIN, dependencies=PIPENV)),
     "an environment of conda": (CPU_PLAN, replace(PLAIN, dependencies=WRITTEN)),
-    "packages that conda alone has": (GPU_PLAN, replace(PLAIN, dependencies=OPENFOLD)),
+    "packages that only conda has": (GPU_PLAN, replace(PLAIN, dependencies=OPENFOLD)),
     "devkit's own checkout": (GPU_PLAN, replace(PLAIN, source=FromCheckout())),
     "devkit from git": (GPU_PLAN, replace(PLAIN, source=FromUrl("git+https://example.org/d@abc"))),
 }
@@ -79,7 +79,7 @@ GOLDEN = (
     "a ROCm plan and Podman",
     "a closed network and an image without Python",
     "Poetry",
-    "packages that conda alone has",
+    "packages that only conda has",
 )
 
 

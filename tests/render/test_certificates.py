@@ -44,10 +44,10 @@ def test_a_bundle_keeps_every_certificate_and_a_second_pass_changes_nothing():
     [
         pytest.param((AUTHORITY + KEY).encode(), "private key", id="a key beside it"),
         pytest.param(KEY.replace("PRIVATE", "RSA PRIVATE").encode(), "private key", id="an RSA key"),
-        pytest.param(b"", "no PEM certificate", id="an empty file"),
-        pytest.param(b"\x30\x82\x01\x91\xff\xfe", "no PEM certificate", id="a DER file"),
+        pytest.param(b"", "not contain a PEM certificate", id="an empty file"),
+        pytest.param(b"\x30\x82\x01\x91\xff\xfe", "not contain a PEM certificate", id="a DER file"),
         pytest.param(AUTHORITY.replace("MIIBkTCC", "AAAAAAAA").encode(), "not a valid X.509", id="damaged inside"),
-        pytest.param(AUTHORITY[:300].encode(), "no PEM certificate", id="cut short"),
+        pytest.param(AUTHORITY[:300].encode(), "not contain a PEM certificate", id="cut short"),
     ],
 )
 def test_anything_else_is_refused(content, says):

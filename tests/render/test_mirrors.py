@@ -47,7 +47,7 @@ def test_an_address_is_kept(address, kept):
 )
 @pytest.mark.parametrize("setting", ["index", "torch_index", "hub"])
 def test_a_login_is_refused_and_not_repeated(setting, address):
-    with pytest.raises(DevkitError, match="contains a login, which everybody could read in") as refused:
+    with pytest.raises(DevkitError, match="contains a login, which anyone could read in") as refused:
         validate_mirror(setting, address)
     assert PASSWORD not in refused.value.message + refused.value.hint
     assert "DEVKIT_NETRC" in refused.value.hint

@@ -121,7 +121,7 @@ def test_a_file_of_another_user_is_left_alone(project):
 def test_a_file_that_changed_in_between_is_left_alone(project):
     (edit,) = edits(project, SHM)
     (project / "dev.json").write_text("mine\n")
-    with pytest.raises(DevkitError, match="changed in between"):
+    with pytest.raises(DevkitError, match="changed in the meantime"):
         apply_edit(edit)
     assert (project / "dev.json").read_text() == "mine\n"
     assert sorted(path.name for path in project.iterdir()) == ["dev.json"]

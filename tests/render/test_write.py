@@ -333,7 +333,7 @@ def test_a_file_changed_between_the_question_and_the_answer_stays_as_it_is(tmp_p
     changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,))
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
     before = files_below(tmp_path)
-    with pytest.raises(DevkitError, match=r"a\.txt was changed in between"):
+    with pytest.raises(DevkitError, match=r"a\.txt was changed in the meantime"):
         write_changes(tmp_path, changes)
     assert files_below(tmp_path) == before
 
@@ -445,7 +445,7 @@ def test_many_runs_at_once_write_one_whole_tree(tmp_path):
         thread.join()
     whole = [{each.path: each.content for each in (DEVKIT_TOML, *artifacts)} for artifacts in (FIRST, SECOND)]
     assert tree(tmp_path) in whole
-    assert all("was changed in between" in message for message in outcomes)
+    assert all("was changed in the meantime" in message for message in outcomes)
     assert len(outcomes) == 4
 
 

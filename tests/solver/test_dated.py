@@ -90,7 +90,7 @@ def test_where_the_packages_of_the_day_do_not_fit_the_newest_are_planned_and_tha
 
     found = plan(project("transformers"), Uv(answer), as_of=DAY, python="3.11")
     assert (found.torch, found.python, found.as_of) == ("2.14.1", "3.11", "")
-    assert f"the packages are the newest: no plan fits those released by {DAY}" in found.warnings
+    assert f"the packages are the newest, because no plan fits those released by {DAY}" in found.warnings
 
 
 def test_a_package_of_which_nothing_of_that_day_is_left_is_newer_and_the_others_are_not():

@@ -21,8 +21,8 @@ HERE = (build_machine_from_flags(),)
         pytest.param({"python": "python3"}, "--python 'python3' is not a version", id="a program for a Python"),
         pytest.param({"cuda": "12.7"}, "--cuda 12.7: no such version", id="a CUDA that was never released"),
         pytest.param({"python": "2.7"}, "--python 2.7: no such version", id="a Python before any wheel"),
-        pytest.param({"pins": ("transformers>=5",)}, "is not NAME==VERSION", id="a range for a pin"),
-        pytest.param({"pins": ("a==1\nRUN evil",)}, "is not NAME==VERSION", id="a pin with more lines"),
+        pytest.param({"pins": ("transformers>=5",)}, "does not have the form NAME==VERSION", id="a range for a pin"),
+        pytest.param({"pins": ("a==1\nRUN evil",)}, "does not have the form NAME==VERSION", id="a pin with more lines"),
         pytest.param({"image": "x y"}, "is not an image reference", id="an image with a space"),
         pytest.param({"image": "a\nRUN b"}, "is not an image reference", id="an image with more lines"),
         pytest.param({"features": ("telepathy",)}, "unknown feature 'telepathy'", id="an unknown feature"),
@@ -32,7 +32,7 @@ HERE = (build_machine_from_flags(),)
         pytest.param({"vendor": "rocm", "torch": "2.14+cu126"}, "be used together", id="a CUDA build under ROCm"),
         pytest.param({"vendor": "nvidia", "torch": "2.14+rocm7.14"}, "be used together", id="ROCm under NVIDIA"),
         pytest.param({"vendor": "rocm", "cuda": "13.0"}, "does not apply to a ROCm plan", id="CUDA under ROCm"),
-        pytest.param({"vendor": "rocm", "features": ("nvcc",)}, "is CUDA's compiler", id="nvcc under ROCm"),
+        pytest.param({"vendor": "rocm", "features": ("nvcc",)}, "requests CUDA's compiler", id="nvcc under ROCm"),
     ],
 )
 def test_refused(requested, says):

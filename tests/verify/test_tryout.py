@@ -173,10 +173,10 @@ def test_however_it_is_ended_nothing_is_left_or_the_next_run_removes_it_and_says
             time.sleep(0.05)
     if number is signal.SIGKILL:
         out, _ = start(tmp_path, UV_DEFAULT_INDEX=NOWHERE).communicate(timeout=60)
-        assert out.startswith(f"Removed what a killed run had left: {folder} (")
+        assert out.startswith(f"Removed the files that a killed run had left: {folder} (")
     else:
         assert (process.returncode, err.split()) == (130, ["Interrupted."])
-        assert "Takes torch from" in out and f"removed {folder} (" in out
+        assert "Uses torch from" in out and f"removed {folder} (" in out
     assert list((tmp_path / "temporary").iterdir()) == []
 
 

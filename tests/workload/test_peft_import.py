@@ -59,7 +59,7 @@ def test_what_needs_no_bitsandbytes_does_not_import_it(ran):
 @pytest.mark.full
 def test_what_needs_bitsandbytes_says_why_it_does_not_import(ran):
     for command, what in (("qlora", "a base in nf4"), ("8-bit states", "--optimizer adamw-8bit")):
-        why = f"{what} needs bitsandbytes, which does not import: {BROKEN.split(chr(39))[1]}"
+        why = f"{what} needs bitsandbytes, which cannot be imported: {BROKEN.split(chr(39))[1]}"
         assert ran[command][1] == why
 
 

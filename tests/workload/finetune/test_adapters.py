@@ -138,7 +138,7 @@ def test_adapters_of_one_seed_are_equal_and_leave_the_random_numbers_alone(base)
 )
 def test_an_unknown_target_is_refused_with_the_names_that_exist(tmp_path, kind, name, hint):
     loaded = load_base_and_tokenizer(f"{save_model(tmp_path, kind)}", LoadSettings())
-    with pytest.raises(DevkitError, match=f"no layer of the model is called {name}") as refused:
+    with pytest.raises(DevkitError, match=f"the model does not have a layer called {name}") as refused:
         adapters.attach_adapter(loaded.model, settings_for(tmp_path, targets=(name,)), precision=Precision.FP32)
     assert hint in refused.value.hint
 
@@ -251,7 +251,7 @@ def test_an_adapter_that_lost_a_whole_layer_is_refused(saved, base, tmp_path):
         ),
         (
             {"adapter_config.json": '{"peft_type": "LORA", "r": 4}', ADAPTER_WEIGHTS_FILE: "version https://git-lfs.github.com/spec"},
-            "is a pointer of Git LFS",
+            "is a Git LFS pointer",
         ),
     ],
 )  # fmt: skip
@@ -283,10 +283,10 @@ def test_trained_weights_have_another_fingerprint(base, tmp_path):
 def test_a_head_that_is_the_embedding_too_is_refused_with_the_reason_and_not_listed(tmp_path, kind):
     shape = build_meta_model(save_model(tmp_path, kind, tie_word_embeddings=True))
     with pytest.raises(
-        DevkitError, match="lm_head cannot get an adapter: in this model it shares its weight with the embedding"
+        DevkitError, match="lm_head cannot get an adapter: in this model, it shares its weight with the embedding"
     ):
         resolve_targets(shape, ("lm_head",))
-    with pytest.raises(DevkitError, match="no layer of the model is called nothing") as refused:
+    with pytest.raises(DevkitError, match="the model does not have a layer called nothing") as refused:
         resolve_targets(shape, ("nothing",))
     assert "lm_head" not in refused.value.hint
 

@@ -119,7 +119,7 @@ def test_the_loader_notes_packing_efficiency_and_a_smaller_last_step():
     ]
     assert BatchLoader(examples_of([8, 8]), batch=2, sequence=16).notes == []
     assert BatchLoader(examples_of([8, 8]), batch=3, sequence=16).notes == [
-        "each step trains on 2 rows instead of 3: the dataset has no more"
+        "each step trains on 2 rows instead of 3: the data set has no more"
     ]
 
 

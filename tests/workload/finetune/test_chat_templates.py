@@ -38,7 +38,7 @@ def test_a_template_that_forgets_reasoning_gives_an_example_for_each_answer():
         "<|im_start|> assistant / [<think>] [is] [</think>] [A] [<|im_end|>] [/]",
     ]
     assert notes(tokenizer, chat(USER, first, SECOND, last)) == [
-        "turned each answer into an example in 1 chat: the chat template writes earlier answers differently once more "
+        "turned each answer into an example in 1 chat: the chat template renders earlier answers differently once more "
         "turns follow"
     ]
     assert notes(tokenizer, chat(USER, ANSWER, SECOND, LAST)) == [], "without reasoning nothing is forgotten"

@@ -75,9 +75,9 @@ def answers(models, tmp_path_factory):
     ("name", "token", "message", "hint"),
     [
         ("owner/gated", "", "gated, and no token is set (401)", "hf auth login"),
-        ("owner/gated", "stranger", "gated, and the account of your token has no access (403)", "Accept its terms on"),
+        ("owner/gated", "stranger", "gated, and your token's account has no access (403)", "Accept its terms on"),
         ("owner/unknown", "", "no such model on the hub (404)", "log in with"),
-        ("owner/unknown", "stranger", "no such model on the hub (404)", "your token may lack access"),
+        ("owner/unknown", "stranger", "no such model on the hub (404)", "your token's account may not have access"),
         ("owner/revoked", "stranger", "your token cannot read owner/revoked (403)", "permission"),
         ("owner/disabled", "", "the hub has disabled owner/disabled", "for the reason"),
         ("owner/whole@other", "", "owner/whole has no branch, tag or commit other", "tree/main lists them"),

@@ -60,7 +60,7 @@ def answers(tmp_path_factory):
     ("name", "token", "message", "hint"),
     [
         ("owner/gated", "", "the data set owner/gated is gated, and no token is set (401)", "Accept its terms on"),
-        ("owner/gated", "stranger", "gated, and the account of your token has no access (403)", "Accept its terms on"),
+        ("owner/gated", "stranger", "gated, and your token's account has no access (403)", "Accept its terms on"),
         (
             "owner/unknown",
             "",

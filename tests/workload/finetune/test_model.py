@@ -94,7 +94,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
         ),
         ({"config__json": "{"}, "is not JSON", "Fetch it again"),
         ({"config__json": "[]"}, "holds no settings", "Fetch it again"),
-        ({"config__json": {"architectures": []}}, "names no model_type", "transformers reads"),
+        ({"config__json": {"architectures": []}}, "does not set model_type", "transformers can read"),
         ({"config__json": CONFIG | {"quantization_config": {"quant_method": "awq"}}}, "quantized with awq", "16-bit"),
         ({"config__json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}}, "with gptq", "--method qlora"),
         ({"config__json": {"model_type": "t5", "is_encoder_decoder": True}}, "an encoder-decoder (t5)", "causal"),
@@ -108,7 +108,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
         ({"model__safetensors": "<html>not found</html>"}, "is not a complete safetensors file", "cut short"),
         (
             {"model__safetensors": "version https://git-lfs.github.com/spec/v1\noid"},
-            "pointer of Git LFS",
+            "Git LFS pointer",
             "git lfs pull",
         ),
         ({"tokenizer__json": None}, "has no tokenizer", "Copy tokenizer.json"),

@@ -171,7 +171,7 @@ def test_a_run_that_a_signal_stops_ends_as_if_it_had_not_stopped(run_factory, gi
         hash_files(each / ("model" if "method" in how else "adapter")) for each in (whole.output, resumed.output)
     ]
     assert results[0] == results[1]
-    with pytest.raises(DevkitError, match="saved with other settings: objective was"):
+    with pytest.raises(DevkitError, match="saved with different settings: objective was"):
         run_finetuning(
             replace(settings, objective=Objective.SFT, reward="", data=(str(run_factory.texts),), eval_data=())
         )

@@ -93,7 +93,7 @@ def test_a_text_file_is_one_record(write, content):
         pytest.param(
             f'{A}\n{{"prompt": "a", "completion": "b"}}',
             ":2 is a prompt record, but",
-            "one kind of record to a file",
+            "only one kind of record per file",
             id="kinds mixed in a file",
         ),
     ],
@@ -136,10 +136,10 @@ def test_a_folder_of_nothing_readable_says_what_it_holds(write, tmp_path):
     write("a.csv", "text\na")
     write("b.csv", "text\na")
     write("LICENSE", "")
-    with pytest.raises(DevkitError, match=r"it holds files of other kinds: 2 with \.csv and 1 with no suffix"):
+    with pytest.raises(DevkitError, match=r"it contains files of other kinds: 2 with \.csv and 1 with no suffix"):
         RecordReader([f"{tmp_path}"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DevkitError, match="it holds no file"):
+    with pytest.raises(DevkitError, match="it contains no file"):
         RecordReader([f"{tmp_path / 'empty'}"])
 
 

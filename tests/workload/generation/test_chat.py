@@ -59,7 +59,7 @@ def test_the_oldest_turns_are_dropped_when_the_context_is_full_and_the_user_is_i
     chat.turns = [{"role": "system", "content": "be kind"}] if system else []
     for number in range(8):
         chat.answer(f"turn number {number}")
-    assert any("no longer fit the model and are forgotten" in each for each in remarks)
+    assert any("no longer fit the model's context and are dropped" in each for each in remarks)
     assert chat.turns[-2]["content"] == "turn number 7"
     roles = [each["role"] for each in chat.turns if each["role"] != "system"]
     assert roles == ["user", "assistant"] * (len(roles) // 2)
