@@ -482,7 +482,7 @@ def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
 def _list_installed(plan: "Plan", dependencies: "Dependencies") -> Iterator[str]:
     yield from (f"{name} {version}" for name, version in plan.packages)
     if dependencies.is_locked:
-        yield f"what {dependencies.lock} holds"
+        yield f"the packages in {dependencies.lock}"
         return
     named = format_count(len(plan.project_packages), "package")
     if isinstance(plan.resolution, Unknown):
@@ -506,7 +506,7 @@ def format_next_step(
     hidden = ask_git(root, "check-ignore", *written).out.splitlines()[:1]
     found = ask_git(root, "check-ignore", "--verbose", *hidden)
     rule = ":".join(found.out.partition("\t")[0].split(":")[:2]) if hidden and found.code == 0 else ""
-    commit = f"commit them (`git add --force`, because {rule} ignores them)" if rule else "commit them"
+    commit = f"commit the files (`git add --force`, because {rule} ignores them)" if rule else "commit the files"
     here = Path.cwd()
     where = "" if root == here else f" {shlex.quote(str(root.relative_to(here) if here in root.parents else root))}"
-    return f"Next: {commit}, then start it (`devkit up{where}`, or your editor) or prove it (`devkit verify{where}`).{more}"
+    return f"Next: {commit}, then start the container (`devkit up{where}` or your editor) or prove it (`devkit verify{where}`).{more}"

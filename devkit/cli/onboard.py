@@ -101,7 +101,7 @@ def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
     if stopping := sum(need.stops for need in needs):
         steps.end("stopped", f"{stopping} to do first")
         return [again]
-    steps.end("done", f"{len(needs)} to do; the dev container starts without them" if needs else "nothing is lacking")
+    steps.end("done", f"{len(needs)} to do; the dev container starts without them" if needs else "nothing is missing")
     try:
         steps.begin("init", f"devkit init {where}")
         try:

@@ -8,7 +8,7 @@ from devkit.doctor.model import Check, find_check_page
 from devkit.doctor.problems import group_problems, show_commands
 from devkit.doctor.report.lines import Line, Tone, fold_lines
 from devkit.doctor.signatures.catalog import find_symptoms, load_check_rows
-from devkit.text import format_count, join_words
+from devkit.text import join_words
 
 _CODE = re.compile(r"[A-Za-z]{3}-?\d{1,4}")
 
@@ -52,6 +52,6 @@ def format_explanation(check: Check, *, width: int) -> tuple[Line, ...]:
     if symptoms := find_symptoms(check.code):
         lines += [Line(""), Line("You may have seen:"), *(Line(f"  {words}") for words in symptoms)]
     if check.causes:
-        said = f"{format_count(len(check.causes), 'check')} may find what follows from it: {join_words(check.causes)}"
+        said = f"Checks that may report consequences: {join_words(check.causes)}"
         lines += [Line(""), *fold_lines(said, width, tone=Tone.QUIET)]
     return (*lines, Line(""), Line(f"more: {find_check_page(check.code)}", Tone.QUIET))

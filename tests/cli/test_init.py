@@ -227,10 +227,10 @@ def test_the_next_step_names_what_this_project_offers(tmp_path, table, flag):
 
 def test_a_project_whose_git_ignores_the_folder_is_told_by_which_line(tmp_path):
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    assert "Next: commit them, then" in said(tmp_path)
+    assert "Next: commit the files, then" in said(tmp_path)
     (tmp_path / ".gitignore").write_text("*.pyc\n.devcontainer/\n")
     text = said(tmp_path, "--python", "3.11")
-    assert "commit them (`git add --force`, because .gitignore:2 ignores them)" in text
+    assert "commit the files (`git add --force`, because .gitignore:2 ignores them)" in text
 
 
 # `editors`: what the chosen editors drop is said, in text and in JSON.
