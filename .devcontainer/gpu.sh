@@ -1,7 +1,7 @@
 #!/bin/sh
 # Written by devkit 0.2.0. To change it, edit devkit.toml and run `devkit init` again.
-# Asks the host's container engine how it passes on a GPU, and writes gpu.local.yml, which docker-compose.yml extends, and .env.
-# If in doubt, it passes on no GPU. To choose, set in that .env or in the environment: DEVKIT_GPU=cpu
+# Asks the host's container engine how it passes on GPUs, and writes gpu.local.yml, which docker-compose.yml extends, and .env.
+# If in doubt, it does not pass on a GPU. To choose yourself, set in that .env or in the environment: DEVKIT_GPU=cpu
 umask 077 && CDPATH='' cd -- "$(dirname -- "$0")" || exit 0
 users=$(grep -v ' # gpu\.sh$' .env 2>/dev/null) # the user's lines of it
 of_user() { printf '%s\n' "$users" | sed -n "s/^\(export \)\{0,1\}$1=//p" | sed '$!d; s/ #.*//' | tr -d "\"' [:cntrl:]"; }
@@ -19,7 +19,7 @@ case ${DEVKIT_GPU:=$(of_user DEVKIT_GPU)} in '') ;; cpu) mode=$DEVKIT_GPU why='a
 echo "devkit: DEVKIT_GPU=$mode: $why"
 uid=$(id -u) gid=$(id -g) userns='' # the container's user has them, or those of the project's owner where root opens it
 if [ "$uid" -eq 0 ]; then uid=$(stat -c %u .. 2>/dev/null) gid=$(stat -c %g .. 2>/dev/null); fi
-# This host's folder of the hub, with its models and its token, if this user owns it: an engine would create a missing folder as root.
+# This host's hub folder, with its models and its token, if this user owns it. An engine would create a missing folder as root.
 hub=$(printf '%s' "${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}" | grep -Ex '/[A-Za-z0-9._/-]+')
 case $system,${HF_HUB_CACHE:-$hub/hub} in "Linux,$hub/hub" | "Darwin,$hub/hub") if [ ! -d "$hub" ] || [ -h "$hub/hub" ] || [ -n "$(find "$hub" "$hub/hub" "$hub/xet" -prune ! -user "$uid" 2>/dev/null)" ]; then hub=''; fi ;; *) hub='' ;; esac
 if [ -n "$hub" ]; then case $(ask docker context inspect --format '{{.Endpoints.docker.Host}}') in ssh:* | tcp:* | http*) hub='' ;; esac; fi

@@ -1,19 +1,19 @@
 #!/bin/sh
 # Written by devkit 0.2.0. To change it, edit [job] in devkit.toml and run `devkit export docker` again.
 #
-# Run the job on this machine, or that of the Docker context in use:
+# Run the job on this machine, or on the machine in the current Docker context:
 #
-#   sh run.sh          start or resume it, and follow it. Ctrl-C lets it save and end.
+# sh run.sh          start or resume it, and follow it; Ctrl-C lets it save and end
 #   sh run.sh stop     let it save and end, from another terminal
 #   sh run.sh copy     copy the project there; the first start does this, too
 #   sh run.sh fetch    copy the output from there into the project
 #
-# A stopped run saves and exits with 75: this script restarts it unless it stopped it. Docker's own
-# restart policies cannot tell 75 from a failure, so none is set. If this script loses the machine or is killed, the
-# container continues: start the script again.
-# DEVKIT_GPU (nvidia, cdi, cpu) says how that engine exposes GPUs, if this script cannot tell.
-# DEVKIT_DEVICES names the GPUs, such as 0,2 or MIG-...; without it, the first 4.
-# HF_TOKEN in the environment is kept in a separate volume and never printed.
+# A stopped run saves and exits with 75. This script restarts it, unless the script itself stopped it. Docker's
+# restart policies cannot distinguish 75 from a failure, so none is set. If this script loses the machine or is killed, the
+# container continues; start the script again.
+# DEVKIT_GPU (nvidia, cdi, cpu) sets how that engine exposes GPUs, if this script cannot detect it.
+# DEVKIT_DEVICES selects the GPUs, such as 0,2 or MIG-...; without it, the first 4.
+# HF_TOKEN from the environment is stored in a separate volume and never printed.
 
 set -eu
 # Git Bash would convert paths in the container to Windows paths.
@@ -37,14 +37,14 @@ fail() {
     exit 2
 }
 
-# The ids of the container's user.
+# The IDs of the container's user.
 find_owner() {
     if [ -n "${owner:-}" ]; then return 0; fi
     # shellcheck disable=SC2016 # the container runs it
     owner=$(engine run --rm "$image" sh -c 'echo "$(id -u):$(id -g)"')
 }
 
-# make VOLUME MOUNT PATH: a new volume, which would belong to root if the image has nothing at that path.
+# make VOLUME MOUNT PATH creates a new volume, which would belong to root if the image has nothing at that path.
 make() {
     if engine volume inspect "$1" >/dev/null 2>&1; then return 0; fi
     find_owner
@@ -87,7 +87,7 @@ keep_token() {
             sh -c 'umask 077 && cat >"$1"' sh /home/dev/.config/huggingface/token
 }
 
-# Each name of DEVKIT_DEVICES, or the first so many numbers.
+# Each name in DEVKIT_DEVICES, or the first few numbers.
 find_devices() {
     devices=${DEVKIT_DEVICES:-0,1,2,3}
     case $devices in
