@@ -17,7 +17,7 @@ _INSTALL = {
 @click.argument("shell", metavar="SHELL", type=click.Choice(list(_INSTALL)))
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str) -> None:
-    """Print the completion script of SHELL for commands, flags, check codes, GPUs and models.
+    """Print SHELL's completion script for commands, flags, check codes, GPUs and models.
 
     To install it, for example: eval "$(devkit completion bash)" in ~/.bashrc.
     """

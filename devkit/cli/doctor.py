@@ -147,7 +147,7 @@ def doctor(
     """Find the cause of GPU problems on this machine, and show how to fix it.
 
     Changes nothing without --fix. The exit code is 0 if the machine is healthy or has only warnings, and 1 if it has problems.
-    If something could not be read, the verdict is "incomplete" and the exit code 0, or 1 with --strict.
+    If something could not be read, the verdict is "incomplete" and the exit code is 0, or 1 with --strict.
     """
     from devkit.verify.process import interrupt_on_termination
 

@@ -238,7 +238,7 @@ def _wrap(text: str, width: int, indent: str) -> Iterable[str]:
 def fleet_files(folder: Path, *, command: str, force: bool) -> None:
     """Write monitoring files for a fleet: node-problem-detector, Slurm, Prometheus, Grafana.
 
-    Each file begins with its purpose and where to install it.
+    Each file begins with its purpose and the place to install it.
     """
     from devkit.render.templates import find_templates
 

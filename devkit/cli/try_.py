@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("try")
 def try_() -> int:
-    """Teach a real model a name, and leave nothing: a throw-away environment, an answer before and after LoRA.
+    """Teach a real model a name in a temporary environment, show its answers before and after LoRA, and leave nothing behind.
 
     Installs torch, transformers, peft and accelerate into a temporary folder, unless the active environment has them, and
     removes it. uv's cache keeps the downloads. Exits with 1 if the model did not learn the name.

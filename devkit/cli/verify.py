@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT_S = 600.0
 
 @click.command(cls=Command, removed={"--job": "Run: devkit finetune --settings FILE --steps 5 --output trial"})
 @directory_argument
-@click.option("--here", is_flag=True, help="Prove this machine, without a container engine.")
+@click.option("--here", is_flag=True, help="Run the proof on this machine, without a container engine.")
 @click.option("--quick", is_flag=True, help="Prove only the device, its kernels and a short LoRA run.")
 @click.option("--standard", is_flag=True, hidden=True, expose_value=False)
 @click.option("--full", is_flag=True, help="Also prove 8-bit bases and optimizers, checkpointing and torch.compile.")
@@ -31,7 +31,7 @@ DEFAULT_TIMEOUT_S = 600.0
     "--model",
     metavar="PATH_OR_ID",
     default="",
-    help="Also train this model and generate text with it. Give a path or a cached id on the machine of the proof.",
+    help="Also train this model and generate text with it. Give a path or a cached id that exists where the proof runs.",
 )
 @click.option(
     "--command",

@@ -108,7 +108,9 @@ def describe_outcome(facts: Facts) -> str:
     """Describe what was proved in a few words: "containers start with 2 GPUs"; or that nothing was."""
     fine = [each for each in list_trials(facts) if not find_fault(each, facts)]
     if not is_tried(facts):
-        return "settings look right; " + (describe_trials(facts) if not fine else "no container was tried with a GPU")
+        return "settings look right, but " + (
+            describe_trials(facts) if not fine else "no container was tried with a GPU"
+        )
     # What a project's containers ask for is tried with a shell of this machine in place of their programs.
     left_out = "; the project's programs were not run" if any(each.way is Way.PROJECT for each in fine) else ""
     started = f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"

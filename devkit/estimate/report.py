@@ -264,7 +264,7 @@ def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
     how = "" if estimate.method == "closed form" else f" ({estimate.method})"
     yield wrap_text(
         f"Peak {format_bytes(estimate.allocated_peak_bytes)} of tensors {_PHASES[estimate.phase]}{how}; torch reserves "
-        f"{format_bytes(reserved.point)}, and in total {format_bytes(device.point)} of the GPU is used, at most "
+        f"{format_bytes(reserved.point)}, and in total {format_bytes(device.point)} of the GPU's memory is used, at most "
         f"{format_bytes(device.upper)}",
         width=width,
     )
@@ -339,7 +339,7 @@ def format_scenario(report: EstimateReport) -> str:
     quantized = "" if settings.quantization is Quantization.NONE else f" in {settings.quantization}"
     tokens = f"{settings.prompt:,} tokens"
     if shape.is_decoder:
-        tokens = f"{tokens} of prompt and {settings.new:,} new ones"
+        tokens = f"{tokens} of prompt and {settings.new:,} new tokens"
     sequences = format_count(settings.sequences, "sequence")
     return f"{name}: inference{quantized}, {settings.precision}, {sequences} of {tokens}"
 

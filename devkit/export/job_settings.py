@@ -56,7 +56,10 @@ class JobSettings:
         SettingInfo("Environment variable for the container. May be repeated.", example="NAME=VALUE", section=WHAT),
     ] = ()
     gpu: Annotated[
-        str, SettingInfo("GPU to request, such as H100. The memory estimate must fit it.", section=MACHINES)
+        str,
+        SettingInfo(
+            "GPU to request, such as H100. The job must fit it according to the memory estimate.", section=MACHINES
+        ),
     ] = ""
     gpus: Annotated[int, SettingInfo("GPUs on each node; 0 for none.", at_least=0, at_most=64, section=MACHINES)] = 1
     nodes: Annotated[int, SettingInfo("Number of nodes.", at_least=1, at_most=4096, section=MACHINES)] = 1

@@ -64,8 +64,8 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     notes = []
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
-            f"SkyPilot kills a job {SIGKILL_AFTER_S} s after SIGTERM, and sends no signal when a spot node is reclaimed:"
-            " the run then resumes from its last checkpoint"
+            f"SkyPilot kills a job {SIGKILL_AFTER_S} s after SIGTERM, but sends no signal when a spot node is reclaimed; "
+            "the run then resumes from its last checkpoint"
         )
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
         notes.append(

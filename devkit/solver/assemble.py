@@ -119,7 +119,7 @@ def _explain_python(problem: Problem, image: BaseImage) -> str:
         return "requested"
     if problem.request.image or image.cuda is not None:
         return f"the Python of {image.tag}"
-    because = "the most widely supported Python with all wheels"
+    because = "the most widely supported Python version with all wheels"
     constraints = problem.request.constraints_on(PYTHON)
     return f"{because}; {' and '.join(map(str, constraints))}" if constraints else because
 

@@ -23,7 +23,7 @@ from devkit.solver.plan import NO_GPU, Machine, Plan, Reason, Request, Vendor, p
 SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
 """Best first."""
 GPU_REQUESTS = {
-    Vendor.NVIDIA: ("all", "the container gets every GPU of the host"),
+    Vendor.NVIDIA: ("all", "the container gets all of the host's GPUs"),
     Vendor.ROCM: ("rocm", "the container gets the host's AMD devices, /dev/kfd and /dev/dri"),
     Vendor.CPU: ("none", "no GPU is used"),
 }

@@ -244,10 +244,10 @@ def _validate_wheel_code(
             # Where the wheel was not read, the CUDA Toolkit may settle that it cannot have code for the GPU (A5).
             is_settled = wheel.is_inferred and row is not None and not row.is_inferred
             if is_settled and row is not None and cuda < row.first_cuda:
-                says = f"{says}; CUDA {row.first_cuda} is the first that can build for it"
+                says = f"{says}; CUDA {row.first_cuda} is the first release that can build for it"
                 yield Objection("A5", says, row.source[0])
             elif is_settled and row is not None and row.last_cuda is not None and cuda > row.last_cuda:
-                says = f"{says}; CUDA {row.last_cuda} is the last that can build for it"
+                says = f"{says}; CUDA {row.last_cuda} is the last release that can build for it"
                 yield Objection("A5", says, row.source[0])
             else:
                 yield Objection.from_row(wheel, "A1", says)

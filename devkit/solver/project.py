@@ -94,7 +94,7 @@ def list_choices(dependencies: Dependencies) -> Iterator[str]:
     """List what the project offers and the image does not install, each with the flag that installs it."""
     is_silent = dependencies.tool is PackageManager.NONE and not dependencies.unread
     if is_silent and dependencies.framework is Framework.TORCH:
-        yield "no dependency file was found, such as requirements.txt or pyproject.toml: the image gets the plan's packages"
+        yield "no dependency file, such as requirements.txt or pyproject.toml, was found, so the image gets the plan's packages"
     available = dependencies.available
     if origin := dependencies.extras_origin:
         kinds = "extra" if len(dependencies.extras) == 1 else "extras"

@@ -150,7 +150,9 @@ def test_the_list_names_every_check_and_its_page():
 @pytest.mark.parametrize(
     ("outcomes", "first_line"),
     [
-        pytest.param([PASSED], "✓ settings look right; not tried; 1 check passed (--verbose shows all)", id="nothing"),
+        pytest.param(
+            [PASSED], "✓ settings look right, but not tried; 1 check passed (--verbose shows all)", id="nothing"
+        ),
         pytest.param([NOTE], "i note: a note", id="one thing to know"),
         pytest.param([WARNING, CONSEQUENCE, ROOT], "✗ problem: the cause", id="the cause, not what stands first"),
         pytest.param([WARNING], "! warning: a warning", id="a warning"),
@@ -203,7 +205,7 @@ def test_the_report_leads_with_one_line_a_layer_and_the_versions():
         "✓ Project, hub and storage: 500 GiB free",
         "",
     ]
-    assert lines[9].text.startswith("✓ settings look right; not tried; ")
+    assert lines[9].text.startswith("✓ settings look right, but not tried; ")
 
 
 def test_the_document_has_the_layers():

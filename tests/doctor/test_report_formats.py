@@ -45,7 +45,7 @@ def shown(*outcomes):
 @pytest.mark.parametrize(
     ("outcomes", "start"),
     [
-        pytest.param([PASSED], "### ✅ devkit doctor: settings look right; not tried", id="healthy"),
+        pytest.param([PASSED], "### ✅ devkit doctor: settings look right, but not tried", id="healthy"),
         pytest.param([NOTE, ROOT], "### ❌ devkit doctor: problem\n\n**the cause**", id="the cause first"),
         pytest.param([IN_A_FILE], "### ⚠️ devkit doctor: warning\n\n**a line is wrong**", id="a warning"),
         pytest.param([CRASHED], "### ⚠️ devkit doctor: 1 check crashed", id="a crash"),

@@ -337,7 +337,7 @@ def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
             "containers start with 1 GPU; the project's programs were not run",
             id="beside a project's container",
         ),
-        pytest.param(healthy(), "settings look right; not tried", id="not tried"),
+        pytest.param(healthy(), "settings look right, but not tried", id="not tried"),
         pytest.param(changed(healthy(), {"trials": NOT_READ}), "not tried", id="facts of an older release"),
         pytest.param(tried(), "settings look right", id="only a container without a GPU"),
     ],

@@ -128,7 +128,7 @@ def test_stopped_containers_are_listed_apart():
 
 @pytest.mark.parametrize("read", [parse_running_containers, parse_stopped_containers, parse_local_images])
 def test_an_engine_that_did_not_come_that_far_is_unknown_with_its_reason(read):
-    assert "no answer in time" in read({}).reason
+    assert "not answer in time" in read({}).reason
     assert "stuck" in read({"unlisted": "stuck"}).reason
 
 

@@ -154,12 +154,12 @@ def test_only_web_pages_are_linked():
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        pytest.param([PASSED], "not tried settings look right; not tried", id="healthy"),
+        pytest.param([PASSED], "not tried settings look right, but not tried", id="healthy"),
         pytest.param([ROOT, CONSEQUENCE], "root cause the cause", id="the cause"),
         pytest.param([IN_A_FILE], "warning a line is wrong", id="a warning"),
         pytest.param([CRASHED], "warning 1 check crashed;", id="a crash"),
         pytest.param([HUNG], "incomplete not read: modinfo did not answer in time", id="a lost fact"),
-        pytest.param([NOTE], "not tried settings look right; not tried", id="a note"),
+        pytest.param([NOTE], "not tried settings look right, but not tried", id="a note"),
     ],
 )
 def test_the_headline_says_in_words_what_the_color_says(outcomes, words):

@@ -54,7 +54,7 @@ class Report:
     """Whether a container, or CUDA itself, proved that the GPUs can be used."""
     trial: str = "not tried"
     """What was tried and how it ended, in a line."""
-    proof: str = "settings look right; not tried"
+    proof: str = "settings look right, but not tried"
     """What was proved, where nothing is wrong: "containers start with 2 GPUs"; or that nothing was."""
 
     @cached_property

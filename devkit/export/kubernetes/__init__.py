@@ -124,7 +124,7 @@ def _list_notes(task: Task, settings: KubernetesSettings, kind: JobKind) -> Iter
         named = [volume.source for volume in task.volumes if volume.source and not is_node_folder(volume)]
         if named:
             names = ", ".join(dict.fromkeys(named))
-            yield f"{task.nodes} nodes mount {names}, which needs a claim with ReadWriteMany"
+            yield f"{task.nodes} nodes mount {names}, which needs a ReadWriteMany claim"
         if not all(volume.source for volume in task.volumes) and not settings.storage_class:
             yield "new storage is ReadWriteMany, which the cluster's default class often does not support: --set storage_class"
 

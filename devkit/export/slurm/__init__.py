@@ -43,7 +43,7 @@ def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) ->
     steps = (*([build] if build else []), f"sbatch --test-only {path}", f"sbatch {path}", "squeue --me")
     notes = list_gpu_notes(task, settings)
     if task.nodes > 1:
-        notes.append("the folders for models, data and checkpoints must be the same on all nodes: a shared file system")
+        notes.append("the folders for models, data and checkpoints must be on a file system that all nodes share")
     if task.is_spot and not settings.partition:
         notes.append("the site decides which nodes may be reclaimed: set their --partition, or --sbatch=--qos=NAME")
     if not settings.requeues:

@@ -70,7 +70,8 @@ class SlurmSettings:
     image_file: Annotated[
         str,
         SettingInfo(
-            "The image as a file: .sif for Apptainer and Singularity, .sqsh for Pyxis. For a foreign image, the site's runtime.",
+            "The image as a file: .sif for Apptainer and Singularity, .sqsh for Pyxis. "
+            "For a foreign image, any file that the site's runtime accepts.",
             has_flag=False,
         ),
     ] = ""

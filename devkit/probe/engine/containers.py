@@ -32,7 +32,7 @@ def parse_running_containers(reply: JsonObject) -> tuple[RunningContainer, ...] 
 def _listed(reply: JsonObject, what: str) -> list[JsonObject] | Unknown:
     if isinstance(reply.get(what), list):
         return get_objects(reply, what)
-    return Unknown(f"the engine does not list its {what}: {reply.get('unlisted') or 'it gave no answer in time'}")
+    return Unknown(f"the engine does not list its {what}: {reply.get('unlisted') or 'it did not answer in time'}")
 
 
 def _running(one: JsonObject) -> RunningContainer:
