@@ -12,7 +12,7 @@
 # restart policies cannot distinguish 75 from a failure, so none is set. If this script loses the machine or is killed, the
 # container continues; start the script again.
 # DEVKIT_GPU (nvidia, cdi, cpu) sets how that engine exposes GPUs, if this script cannot detect it.
-# DEVKIT_DEVICES selects the GPUs, such as 0,2 or MIG-...; without it, the first 4.
+# DEVKIT_DEVICES selects the GPUs, such as 0,2 or MIG-...; without it, the first 4 are used.
 # HF_TOKEN from the environment is stored in a separate volume and never printed.
 
 set -eu
