@@ -14,10 +14,10 @@ OTHER = "Options"
 
 
 class Command(click.Command):
-    """A Click command with sections of options. `renamed` maps a flag of the last release to its present form.
+    """A Click command with sections of options, whose help says which of them may be repeated.
 
-    A form such as "--set name=" takes the value at its end; "" leaves the value alone, as an argument. `removed` maps
-    a flag that is gone to what does its part.
+    `renamed` maps a flag of the last release to its present form. A form such as "--set name=" takes the value at its end;
+    "" leaves the value alone, as an argument. `removed` maps a flag that is gone to what does its part.
     """
 
     def __init__(
@@ -30,6 +30,9 @@ class Command(click.Command):
         super().__init__(*args, **named)
         self.renamed = renamed or {}
         self.removed = removed or {}
+        for param in self.params:
+            if isinstance(param, click.Option) and param.multiple and "repeated" not in (param.help or ""):
+                param.help = f"{param.help} May be repeated."
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, flags of the last release included, and keep them in `meta`, with present flags alone.

@@ -70,13 +70,7 @@ _REMOVED = {
         multiple=True,
         help="Check a saved machine instead of this one. May be repeated for a host and its container.",
     ),
-    click.option(
-        "--only",
-        metavar="CODE",
-        multiple=True,
-        shell_complete=complete_codes,
-        help="Run only this check. May be repeated.",
-    ),
+    click.option("--only", metavar="CODE", multiple=True, shell_complete=complete_codes, help="Run only this check."),
     click.option(
         "--expect-gpus",
         metavar="N",

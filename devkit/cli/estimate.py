@@ -203,7 +203,7 @@ class _EstimateCommand(Command):
 @section("Training and inference", *_BOTH)
 @section("Training", *_TRAINING)
 @section("Inference", *_INFERENCE)
-@click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting. May be repeated.")
+@click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting.")
 @click.option("--why", metavar="TERM", help="Explain one term of the memory peak.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context

@@ -135,9 +135,7 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
     @setting_options(JobSettings)
     @setting_options(target.settings, title=f"Only for {target.name}")
-    @click.option(
-        "--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting. May be repeated."
-    )
+    @click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting.")
     @click.option(
         "--output",
         metavar="DIR",

@@ -59,11 +59,7 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
     help="TOML file with any of these settings; flags override it.",
 )
 @click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help=f"Another setting: {join_words(_WITHOUT_FLAG)}. May be repeated.",
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help=f"Another setting: {join_words(_WITHOUT_FLAG)}."
 )
 @click.option(
     "--tensorboard",
@@ -76,7 +72,7 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
     "trackers",
     multiple=True,
     type=click.Choice(["mlflow", "wandb"]),
-    help="Also log losses and speed to this tracker. May be repeated.",
+    help="Also log losses and speed to this tracker.",
 )
 @click.option("--verbose", is_flag=True, help="Print the reason for each decision.")
 @click.option("--dry-run", is_flag=True, help="Show the decisions and the memory estimate without training.")

@@ -83,7 +83,7 @@ _REMOVED = dict.fromkeys(
     default=0,
     help="Sample from the N most likely tokens; 0 means all.",
 )
-@click.option("--stop", "stops", metavar="TEXT", multiple=True, help="Stop sequence. May be repeated.")
+@click.option("--stop", "stops", metavar="TEXT", multiple=True, help="Stop sequence.")
 @click.option(
     "--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for sampling."
 )

@@ -86,7 +86,7 @@ allow_index_option = partial(
     multiple=True,
     metavar="URL",
     callback=_remember_indexes,
-    help="Permanently allow this package index for the project. May be repeated.",
+    help="Permanently allow this package index for the project.",
 )
 
 
@@ -104,9 +104,7 @@ def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tupl
 
 
 _MACHINE = (
-    click.option(
-        "--facts", multiple=True, metavar="FILE", help="Plan for a machine saved by `devkit doctor`. May be repeated."
-    ),
+    click.option("--facts", multiple=True, metavar="FILE", help="Plan for a machine saved by `devkit doctor`."),
     click.option("--driver", metavar="VERSION", help="Plan for this NVIDIA driver, such as 570.124.06."),
     click.option(
         "--gpu",
@@ -114,7 +112,7 @@ _MACHINE = (
         multiple=True,
         metavar="NAME",
         shell_complete=complete_gpus,
-        help='Plan for this GPU: "RTX 4090", 9.0 or MI300X. May be repeated.',
+        help='Plan for this GPU: "RTX 4090", 9.0 or MI300X.',
     ),
     click.option(
         "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="Accelerator vendor. Default: auto."
@@ -136,37 +134,26 @@ _VERSIONS = (
     click.option("--cuda", metavar="VERSION", help="CUDA version of the torch wheel, such as 13.0."),
     click.option("--python", metavar="VERSION", help="Python version of the container, such as 3.12."),
     click.option("--image", metavar="REF", help="Base image to build on."),
-    click.option(
-        "--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version. May be repeated."
-    ),
+    click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version."),
     click.option("--as-of", metavar="DAY", help="Use the packages released by this day, or the latest ones."),
     click.option(
-        "--feature",
-        "features",
-        multiple=True,
-        metavar="NAME",
-        help="Require this feature: nf4, fp8, nvcc, graphics … May be repeated.",
+        "--feature", "features", multiple=True, metavar="NAME", help="Require this feature: nf4, fp8, nvcc, graphics …"
     ),
 )
 _PROJECT = (
-    click.option("--extra", "extras", multiple=True, metavar="NAME", help="Also install this extra. May be repeated."),
-    click.option("--group", "groups", multiple=True, metavar="NAME", help="Also install this group. May be repeated."),
-    click.option(
-        "--requirements", multiple=True, metavar="FILE", help="Install only this requirements file. May be repeated."
-    ),
+    click.option("--extra", "extras", multiple=True, metavar="NAME", help="Also install this extra."),
+    click.option("--group", "groups", multiple=True, metavar="NAME", help="Also install this group."),
+    click.option("--requirements", multiple=True, metavar="FILE", help="Install only this requirements file."),
     click.option(
         "--stack",
         "packages",
         multiple=True,
         metavar="NAME",
         callback=_list_requirements,
-        help="Add the packages that this stack needs: vllm, sglang, jax … May be repeated.",
+        help="Add the packages that this stack needs: vllm, sglang, jax …",
     ),
     click.option(
-        "--apt",
-        multiple=True,
-        metavar="NAME",
-        help="Debian package to add to the image; NAME- leaves one out. May be repeated.",
+        "--apt", multiple=True, metavar="NAME", help="Debian package to add to the image; NAME- leaves one out."
     ),
 )
 
@@ -258,7 +245,7 @@ container_options = group_options(
             "assignments",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Any other setting in devkit.toml: engine=podman, editors=jetbrains … May be repeated.",
+            help="Any other setting in devkit.toml: engine=podman, editors=jetbrains …",
         ),
     ),
     ContainerOptions,
