@@ -50,11 +50,6 @@ def estimate_inference(shape: ModelShape, settings: InferenceSettings) -> Memory
     )
 
 
-def compute_cache_bytes_per_token(shape: ModelShape, settings: InferenceSettings) -> int:
-    """Compute the bytes that one token adds to the KV caches of all layers, sliding windows ignored."""
-    return shape.depth * shape.cache_width * _get_cache_precision_bytes(settings)
-
-
 def _get_cache_precision_bytes(settings: InferenceSettings) -> int:
     return (settings.cache_precision or settings.precision).bytes
 

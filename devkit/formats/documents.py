@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Json = dict[str, Any]
-Objects = list[Json]
 Line = Annotated[str, r"^[^\u0000\r\n]{1,1000}$"]
 """A text on one line; schemas have the pattern."""
 

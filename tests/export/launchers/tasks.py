@@ -76,17 +76,6 @@ SPOT = replace(ONE, is_spot=True)
 UNNAMED = replace(ONE, accelerator=gpus(2, ""), command=TORCHRUN, fitting_gpus=("NVIDIA L4", "NVIDIA A100 SXM4 80GB"))
 """Two GPUs of any kind that holds the job."""
 
-TASKS = {
-    "one GPU": ONE,
-    "four GPUs": FOUR,
-    "two nodes": TWO_NODES,
-    "no GPU": CPU,
-    "AMD": ROCM,
-    "text that means something elsewhere": HOSTILE,
-    "spot": SPOT,
-    "any GPU that fits": UNNAMED,
-}
-
 
 def context(folder: str) -> ExportContext:
     """What a target gets beside the task."""
