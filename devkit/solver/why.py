@@ -188,11 +188,12 @@ def _list_pythons(problem: Problem, plan: Plan) -> Iterator[Alternative]:
     winner = find_candidate(problem, plan)
     constraints = problem.request.constraints_on(PYTHON)
     with_image = {row.python for row in problem.tables.images.python_images}
+    because = "was requested" if problem.request.python else "is more widely supported"
     for row in sorted(problem.tables.stack.pythons, key=lambda row: row.rank):
         if row.version == plan.python:
             continue
         unmet = next((each for each in constraints if not each.is_met_by(row.version)), None)
-        rule, says = "", f"fits, but Python {plan.python} was requested or is more widely supported"
+        rule, says = "", f"fits, but Python {plan.python} {because}"
         if unmet is not None:
             rule, says = "P2", str(unmet)
         elif row.version not in winner.release.pythons:
