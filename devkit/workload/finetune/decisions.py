@@ -680,7 +680,9 @@ def _memory_reasons(settings: FinetuneSettings, hardware: Hardware, fit: _Fit, r
     yield Decision("micro_batch", f"{fit.micro_batch}", because)
     ranks = f" on each of {hardware.world_size} ranks" if hardware.world_size > 1 else ""
     yield Decision(
-        "accumulation", f"{-(-rows // fit.micro_batch)}", f"a step has {rows} rows{ranks}, {fit.micro_batch} of them in one pass"
+        "accumulation",
+        f"{-(-rows // fit.micro_batch)}",
+        f"a step has {rows} rows{ranks}, {fit.micro_batch} of them in one pass",
     )
 
 
