@@ -96,7 +96,7 @@ def test_a_command_that_failed_runs_again_with_the_next_start(project):
     (project.folder / "fails").touch()
     failed = project.start()
     assert isinstance(failed, Failure)
-    assert failed.title == "postCreateCommand: test '!' -e fails failed with status 1; the container runs"
+    assert failed.title == "postCreateCommand: test '!' -e fails failed with status 1; the container is running"
     assert project.read("ran") == ["created"]
     (project.folder / "fails").unlink()
     assert isinstance(project.start(), Started)

@@ -27,7 +27,7 @@ LLAMA = {
     [
         pytest.param({"model_type": "mamba9"}, "'mamba9' is not known", id="an unknown architecture"),
         pytest.param({"model_type": None}, "model_type is missing", id="no architecture"),
-        pytest.param({"hidden_size": None}, "does not say hidden_size", id="a size that is missing"),
+        pytest.param({"hidden_size": None}, "does not set hidden_size", id="a size that is missing"),
         pytest.param({"num_hidden_layers": 0}, "num_hidden_layers is 0", id="no layers"),
         pytest.param({"vocab_size": -5}, "vocab_size is -5", id="a negative size"),
         pytest.param({"vocab_size": "many"}, "vocab_size is 'many'", id="a word"),

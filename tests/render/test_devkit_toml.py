@@ -221,8 +221,8 @@ def test_one_text_is_a_list_of_one():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("\noras = 2", "boat.toml:2:1: there is no setting 'oras' | Did you mean oars?"),
-        ("zzzzzz = 2", "boat.toml:1:1: there is no setting 'zzzzzz' | The settings are name"),
+        ("\noras = 2", "boat.toml:2:1: the setting 'oras' does not exist | Did you mean oars?"),
+        ("zzzzzz = 2", "boat.toml:1:1: the setting 'zzzzzz' does not exist | The settings are name"),
         ("oars = 2.5", "boat.toml:1:1: oars must be a whole number, not 2.5"),
         ("oars = true", "oars must be a whole number, not True"),
         ("length = 'x'", "length must be a number, not 'x'"),
