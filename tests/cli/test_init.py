@@ -206,7 +206,7 @@ def test_the_files_that_count_and_how_to_take_others(tmp_path):
     (tmp_path / "requirements.txt").write_text("-r more.txt\nrich\n")
     (tmp_path / "more.txt").write_text("torch\n")
     text = said(tmp_path)
-    assert "read: requirements.txt and more.txt, because the project has requirements.txt; use another list" in text
+    assert "read: requirements.txt and more.txt, because the project has requirements.txt; use a different file" in text
     assert "none with --ignore-dependencies" in text
 
 

@@ -118,7 +118,7 @@ INSIDE = [
     (
         "CON015",
         graphics("libvulkan.so.1"),
-        "warning: lacks the loader libvulkan.so.1 | where: image",
+        "warning: the loader libvulkan.so.1 is missing | where: image",
         "no Vulkan loader",
     ),
     (

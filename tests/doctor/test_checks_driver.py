@@ -158,11 +158,11 @@ CASES = [
     ("DRV003", answering(11, end=NvmlEnd.CRASHED), "error: crashes in nvmlInit_v2 | restart: none", "a crash"),
     ("DRV003", answering(4), "error: cannot use the GPU | restart: none", "no permission"),
     ("DRV003", answering(15), "error: is lost | restart: host", "a lost GPU that stops the start"),
-    ("DRV003", answering(999), "error: Unknown Error | is proven | restart: none", "an unknown error"),
+    ("DRV003", answering(999), "error: Unknown Error | prove the cause | restart: none", "an unknown error"),
     (
         "DRV003",
         answering(3, "Not Supported"),
-        "error: Not Supported | is proven | restart: none",
+        "error: Not Supported | prove the cause | restart: none",
         "a code without advice",
     ),
     (

@@ -221,7 +221,7 @@ CASES = [
     (
         "ENG001",
         stopped(clients__engine_programs=()),
-        "error: without a container engine | docker.io",
+        "error: no container engine is | docker.io",
         "the command alone",
     ),
     ("ENG001", NO_ENGINE, "warning: no container engine | docker.io", "none"),

@@ -79,7 +79,7 @@ VERDICTS = [
     (
         "PRJ001",
         opening("app"),
-        f"error: {DEV} opens the service app, which {COMPOSE} does not define",
+        f"error: {DEV} opens the service app, which is not defined in {COMPOSE}",
         "one that is not",
     ),
     (

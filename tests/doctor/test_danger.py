@@ -93,7 +93,7 @@ def test_a_command_that_may_cost_others_is_printed_only_where_it_may(command, ma
         fix = withhold(found, facts).fix
         assert fix.commands == ("journalctl -k -b",)
         assert not fix.root
-        assert "administrator" in fix.summary or "proven" in fix.summary
+        assert "administrator" in fix.summary or "prove" in fix.summary
 
 
 def test_every_command_of_the_catalog_that_restarts_is_known_as_such():
@@ -141,7 +141,7 @@ def test_a_gpu_that_this_user_may_not_use_is_not_missing(facts):
 def test_a_job_without_a_gpu_is_told_to_ask_for_one():
     without = changed(LENT, {"driver.withheld_nodes": ("/dev/nvidia0", *OTHERS_NODES), "nvml.gpus": ()})
     finding = find_only("GPU005", without)
-    assert finding.message.startswith("Slurm job 4711 got none of this machine's 8 GPUs")
+    assert finding.message.startswith("Slurm job 4711 has access to none of this machine's 8 GPUs")
     assert finding.fix.commands[0].startswith("srun --gres=gpu:1")
     closed = changed(LENT, {"driver.closed_nodes": ("/dev/nvidiactl: mode 0000, user 0, group 0",)})
     assert "did not request a GPU" in find_only("DRV006", closed).message

@@ -205,7 +205,7 @@ def test_the_more_specific_text_has_the_last_word():
         pytest.param(
             "NVRM: API mismatch: the client has the version 570.133.07, but\n"
             "NVRM: this kernel module has the version 550.54.14.  Please\n",
-            "the libraries are 570.133.07, the loaded kernel module is 550.54.14",
+            "the libraries are 570.133.07, but the loaded kernel module is 550.54.14",
             id="two versions over two lines",
         ),
         pytest.param("version `GLIBCXX_3.4.32' not found", "(3.4.32)", id="a symbol version"),

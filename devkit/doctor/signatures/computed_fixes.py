@@ -135,7 +135,7 @@ def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextFacts) -> Fix 
     folder = f"/usr/local/cuda-{last}"
     if row.last_cuda:
         summary = (
-            f"If the GPU is newer, leave {name} out of the build's architectures. Otherwise, compile with nvcc from CUDA "
+            f"If the GPU is newer, leave {name} out of the build's architectures; otherwise, compile with nvcc from CUDA "
             f"{first} to {row.last_cuda}, which supports it."
         )
     else:
