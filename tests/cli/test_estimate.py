@@ -188,7 +188,9 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
             id="a repository, offline",
             marks=pytest.mark.full,
         ),
-        pytest.param(("llama-3.1-8b", "--gpu", "H900"), "the GPU 'H900' is not in the tables", id="a GPU that does not exist"),
+        pytest.param(
+            ("llama-3.1-8b", "--gpu", "H900"), "the GPU 'H900' is not in the tables", id="a GPU that does not exist"
+        ),
         pytest.param(("llama-3.1-8b", "--gpu", "T4 MIG 1g.5gb"), "has no MIG slice", id="a slice of what has none"),
         pytest.param(("llama-3.1-8b", "--max-length", "0"), "--max-length is 0", id="no tokens"),
         pytest.param(("llama-3.1-8b", "--rank", "-4"), "--rank is -4", id="a negative rank"),

@@ -44,7 +44,7 @@ def refused(*arguments, given=None):
     ("arguments", "shown"),
     [
         (["--help"], "--merge DIR"),
-        (["--prompt", "a", "--model", "./nowhere"], "there is no model ./nowhere"),
+        (["--prompt", "a", "--model", "./nowhere"], "the model ./nowhere does not exist"),
         (["--merge", "out", "--adapter", "./nowhere"], "the folder nowhere does not exist"),
     ],
     ids=["help", "an absent model", "an absent adapter"],
@@ -75,7 +75,7 @@ def test_what_needs_no_torch_does_not_import_it(arguments, shown):
         (["--prompt", "a\udcff", "--model", "."], "--prompt: the prompt is not UTF-8"),
         (["--model", "."], "standard input: the prompt is empty"),
         (["--prompt", "a"], "no model was given"),
-        (["--prompt", "a", "--model", "./nowhere"], "there is no model ./nowhere"),
+        (["--prompt", "a", "--model", "./nowhere"], "the model ./nowhere does not exist"),
         (["--prompt", "a", "--adapter", "./nowhere"], "the folder nowhere does not exist"),
     ],
 )

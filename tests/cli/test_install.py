@@ -82,5 +82,5 @@ def test_setup_prints_what_is_ready_and_the_steps_of_saved_facts(tmp_path):
 
 def test_setup_of_a_machine_without_a_gpu_installs_nothing(tmp_path):
     done = devkit("doctor", "--setup", "--facts", facts_file("no-gpu-laptop"), cwd=tmp_path)
-    assert done.stdout.splitlines()[0].startswith("✓ no NVIDIA GPU on this machine")
+    assert done.stdout.splitlines()[0].startswith("✓ this machine has no NVIDIA GPU")
     assert done.stdout.splitlines()[1:] == ["Nothing to install."]

@@ -89,7 +89,7 @@ def test_devkit_becomes_the_server(servers):
     ("arguments", "message"),
     [
         (["nothing.gguf"], "the file nothing.gguf does not exist"),
-        (["./nothing"], "there is no model ./nothing"),
+        (["./nothing"], "the model ./nothing does not exist"),
         (["m.gguf", "--engine", "vllm"], "vllm serves no GGUF file here"),
         (["model", "--engine", "llama-cpp"], "llama-cpp serves no folder here"),
         (["model", "--engine", "vllm"], "vllm is not installed"),

@@ -94,7 +94,7 @@ def test_the_dev_container_is_started_entered_changed_and_stopped(light, devcont
     with start(light, "run", "--", "sleep", "60") as busy:
         await_session(light.engine, str(first["container_id"]))
         kept = devkit(light, "up")
-        assert "is left as it is, for 1 command in it" in kept.stderr
+        assert "stays unchanged, because 1 command" in kept.stderr
         busy.send_signal(signal.SIGTERM)
     changed = up(light)
     assert (changed["action"], changed["changed"]) == ("recreated", ["the image"])

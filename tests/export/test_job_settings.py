@@ -25,7 +25,7 @@ def test_the_defaults_can_be_a_job():
         pytest.param({"memory": "lots"}, "--set memory is 'lots', which is not a size", id="a memory that is no size"),
         pytest.param({"time": "soon"}, "--time is 'soon', which is not a duration", id="a time that is none"),
         pytest.param(
-            {"time": "2m", "grace": "120s"}, "--set grace=120s leaves nothing of --time 2m", id="grace is all"
+            {"time": "2m", "grace": "120s"}, "--set grace=120s leaves no time in --time 2m", id="grace is all"
         ),
         pytest.param({"env": ("A",)}, "--env 'A' is not a variable", id="a variable without a value"),
         pytest.param({"env": ("1A=2",)}, "--env '1A=2' is not a variable", id="a name that is none"),
@@ -33,8 +33,8 @@ def test_the_defaults_can_be_a_job():
         pytest.param({"env": ("PET_NNODES=3",)}, "--env PET_NNODES is set by devkit", id="torchrun's own variable"),
         pytest.param({"env": ("HF_TOKEN=x",)}, "--env HF_TOKEN looks like a secret", id="a token's variable"),
         pytest.param({"env": (f"A=hf_{'a' * 34}",)}, "--env A looks like a secret", id="a token under another name"),
-        pytest.param({"name": "a\nb"}, "--name 'a\\nb' holds a line break", id="a line break"),
-        pytest.param({"env": ("A=1\n2",)}, "--env 'A=1\\n2' holds a line break", id="a line break in a variable"),
+        pytest.param({"name": "a\nb"}, "--name 'a\\nb' contains a line break", id="a line break"),
+        pytest.param({"env": ("A=1\n2",)}, "--env 'A=1\\n2' contains a line break", id="a line break in a variable"),
         pytest.param({"data": "a\u202eb"}, "--set data", id="text that is shown backwards"),
     ],
 )

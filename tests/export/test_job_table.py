@@ -53,14 +53,14 @@ def test_dashes_are_as_good_as_underscores_and_the_folder_has_a_key():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("[job]\ngups = 2\n", "2:1: there is no setting 'gups'", id="a misspelled setting"),
+        pytest.param("[job]\ngups = 2\n", "2:1: the setting 'gups' does not exist", id="a misspelled setting"),
         pytest.param("[job]\ngpus = '2'\n", "2:1: gpus must be a whole number", id="a wrong type"),
         pytest.param("[job]\n\n[job.slrum]\na = 1\n", "3:2: there is no target 'slrum'", id="no such target"),
-        pytest.param("[job.kubernetes]\n# x\nnamspace = 'a'\n", "3:1: there is no", id="in the target's"),
+        pytest.param("[job.kubernetes]\n# x\nnamspace = 'a'\n", "3:1: the setting", id="in the target's"),
         pytest.param("[job.kubernetes]\ngpus = 1.5\n", "2:1: gpus must be", id="the job's in the target's"),
         pytest.param("job = 3\n", "1:1: job must be a table", id="no table"),
         pytest.param("[job]\nkubernetes = 3\n", "2:1: job.kubernetes must be a table", id="no inner table"),
-        pytest.param("[job]\ngpus = 1\n'gp-us' = 1\n", "3:1: there is no setting 'gp-us'", id="dash inside"),
+        pytest.param("[job]\ngpus = 1\n'gp-us' = 1\n", "3:1: the setting 'gp-us' does not exist", id="dash inside"),
         pytest.param("[job]\nmodels-size='1'\nmodels_size='1'\n", "is set twice", id="twice in two spellings"),
         pytest.param("[job]\nenv = [1]\n", "2:1: env must be a list of strings", id="a list of numbers"),
         pytest.param('[job.kubernetes]\nnamespace = "a\\nb"\n', "line break", id="a line break in the target's"),
@@ -99,7 +99,11 @@ def test_settings_without_a_flag_are_assigned_and_others_are_refused():
         "access_mode": AccessMode.MANY_NODES,
     }
     assert parse_assignments(("host-network=true",), KUBERNETES) == {"host_network": True}
-    wrong = {"shm": "is not a setting", "command=x": "is not a setting", "labels=a=b": "there is no setting 'labels'"}
+    wrong = {
+        "shm": "is not a setting",
+        "command=x": "is not a setting",
+        "labels=a=b": "the setting 'labels' does not exist",
+    }
     wrong |= {"user=me": "user must be", "host_network=perhaps": "host_network must be", "access_mode=All": "must be"}
     for text, said in wrong.items():
         with pytest.raises(DevkitError, match=said) as refused:

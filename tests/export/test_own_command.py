@@ -154,5 +154,5 @@ def test_slurm_without_a_container_needs_no_devkit_and_mounts_nothing():
     script = files(built(replace(OWN, gpus=2, processes="auto")).task, "slurm", bare)["job.sbatch"]
     assert not [text for text in ("devkit launch", "command -v devkit", "/workspaces/") if text in script]
     assert "set -- torchrun" in script and 'export checkpoints="$data/outputs"' in script
-    with pytest.raises(DevkitError, match="--flavor none mounts nothing"):
+    with pytest.raises(DevkitError, match="--flavor none does not use one"):
         files(built(replace(OWN, mount=STORAGE)).task, "slurm", bare)

@@ -24,7 +24,7 @@ def refusal(run, **options):
 def test_what_is_advised_against_a_refusal_fits():
     message, hint = refusal(WHOLE, gpu="H200", gpus=8)
     assert message.startswith("the job does not fit: ")
-    assert "on each NVIDIA H200, which holds 139.6 GiB" in message
+    assert "on each NVIDIA H200, which has 139.6 GiB" in message
     assert 'sharding = "zero3"' in hint
     _, of_adapter = refusal(LARGE, gpu="H100")
     assert 'method = "qlora"' in of_adapter and "--gpu 'NVIDIA B200" in of_adapter

@@ -95,7 +95,7 @@ def test_a_local_model_needs_no_token_and_is_part_of_the_data_volume():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        pytest.param({"gpu": "H1000"}, "there is no GPU 'H1000'", id="a GPU that nobody knows"),
+        pytest.param({"gpu": "H1000"}, "the GPU 'H1000' is not in the tables", id="a GPU that nobody knows"),
         pytest.param({"gpu": "Tesla K80"}, "has no code for Tesla K80", id="a GPU that this torch has left behind"),
         pytest.param({"name": "My Job"}, "is not a DNS label", id="a name that is no label"),
         pytest.param({"models_size": "1Gi"}, "--set models_size 1Gi is less than the model's weights", id="models"),

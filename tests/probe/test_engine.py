@@ -503,7 +503,7 @@ def test_without_the_default_socket_its_stand_ins_are_tried(tmp_path, nodes, cho
 
 def test_a_context_that_does_not_exist_is_a_problem(tmp_path):
     chosen = resolve_endpoint(machine(tmp_path, 'DOCKER_CONTEXT = "gone"'))
-    assert chosen.problem == "there is no Docker context named 'gone'"
+    assert chosen.problem == "no Docker context is named 'gone'"
 
 
 @pytest.mark.parametrize(

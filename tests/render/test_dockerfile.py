@@ -107,7 +107,7 @@ def test_an_image_without_a_newer_python_is_complete_but_for_devkit(tmp_path):
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["sh", "-c", run], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0
-    assert "no Python 3.11 or later, so this image has no devkit" in done.stderr
+    assert "Python 3.11 or later was not found, so this image does not contain devkit" in done.stderr
 
 
 TYPED = "__version__ = '2.13.0+x'\ndebug = False\ncuda: Optional[str] = {}\nhip: Optional[str] = {}\n"
@@ -274,5 +274,5 @@ def test_a_torch_of_conda_ends_the_build_with_the_names_of_who_brought_it(tmp_pa
 
 
 def test_a_closed_network_has_no_channel():
-    with pytest.raises(DevkitError, match="a wheelhouse has no conda packages, but this project needs openmm"):
+    with pytest.raises(DevkitError, match="a wheelhouse cannot contain conda packages, but this project needs openmm"):
         made(OPENFOLD, uses_wheelhouse=True)

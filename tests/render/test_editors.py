@@ -96,7 +96,7 @@ def test_every_key_in_the_report_says_what_becomes_of_it_and_where_that_is_writt
 
 
 def test_an_unknown_editor_is_refused_before_anything_is_rendered():
-    with pytest.raises(DevkitError, match="there is no editor 'emacs'") as refused:
+    with pytest.raises(DevkitError, match="devkit does not write files for the editor 'emacs'") as refused:
         render_devcontainer(GPU_PLAN, replace(PLAIN, editors=("emacs",)))
     assert "jetbrains" in refused.value.hint
 

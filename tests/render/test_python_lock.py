@@ -101,10 +101,12 @@ def test_a_file_that_is_no_lock_is_refused():
         pytest.param(replace(PLAN, torch_index="https://mirror.example.org/cpu"), "", id="a mirror has the same files"),
         pytest.param(
             replace(PLAN, packages=(("torch", "2.14.0"), *PLAN.packages[1:])),
-            "made for torch==2.13.0, the plan has torch==2.14.0",
+            "made for torch==2.13.0, but the plan has torch==2.14.0",
             id="another torch",
         ),
-        pytest.param(replace(PLAN, variant="cu130"), "made for torch of cpu, the plan has torch of cu130", id="CUDA"),
+        pytest.param(
+            replace(PLAN, variant="cu130"), "made for torch of cpu, but the plan has torch of cu130", id="CUDA"
+        ),
         pytest.param(replace(PLAN, python="3.12"), "Python 3.11 on x86_64, the plan has Python 3.12", id="Python"),
         pytest.param(replace(PLAN, packages=PLAN.packages[:2]), "peft==0.21.2, which the plan does not", id="one less"),
     ],

@@ -92,7 +92,7 @@ def dev(root, text, dockerfile="", files=()):
             '{"image": "python:3.12", "postCreateCommand": "cd /opt/other && pip install ."}',
             "",
             {"pyproject.toml": PYPROJECT},
-            "no file of the project installs torch; devkit did not check the image of .devcontainer/devcontainer.json:1",
+            "none of the project's files installs torch; devkit did not check the image of .devcontainer/devcontainer.json:1",
             id="another project",
         ),
     ],

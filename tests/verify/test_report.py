@@ -156,7 +156,7 @@ NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for executio
 @pytest.mark.parametrize(
     ("name", "reason", "code"),
     [
-        ("torch-build", "driver_library is absent, expected loads, because there is a GPU", "CON005"),
+        ("torch-build", "driver_library is absent, expected can be loaded, because the machine has a GPU", "CON005"),
         ("torch-build", "cu_init is 999, expected 0", "CUD011"),
         ("torch-build", "gpus_seen_by_torch is 0, expected 1", "PYT001"),
         ("torch-build", "gpu_0_target is sm_120, expected runs code for sm_80 sm_90", "PYT002"),

@@ -56,7 +56,7 @@ LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 SAMPLE_BYTES = 1024
 LFS_POINTER = b"version https://git-lfs.github.com/"
-FETCH_AGAIN_HINT = "Fetch it again; a download or copy may be incomplete."
+FETCH_AGAIN_HINT = "Fetch it again; a download or copy may have been cut short."
 
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"

@@ -87,7 +87,7 @@ def test_a_gpu_is_requested_by_its_usual_short_name_with_a_note_unless_the_site_
         ({"conda": "a b"}, "--set conda 'a b' is not valid"),
         ({"conda": "x"}, "--set conda is for --flavor none"),
         ({"srun_processes": True}, "would both start the processes"),
-        ({"image_file": "/a:b.sif"}, "has ':' in it"),
+        ({"image_file": "/a:b.sif"}, "contains ':'"),
     ],
 )
 def test_what_would_end_a_line_or_mean_something_else_is_refused_in_one_line(settings, message):

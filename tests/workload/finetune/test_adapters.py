@@ -176,7 +176,7 @@ def refusal_of(adapter_folder, base_folder, **more):
         (
             "llama",
             {"num_hidden_layers": 1},
-            "has 14 weights of layers that the model lacks, such as base_model.model.model.layers.1.mlp.down_proj",
+            "has 14 weights for layers that the model does not have, such as base_model.model.model.layers.1.mlp.down_proj",
         ),
         (
             "llama",

@@ -47,7 +47,7 @@ def test_a_template_that_forgets_reasoning_gives_an_example_for_each_answer():
 def test_a_template_in_which_no_answer_is_found_is_refused_with_what_to_do():
     tokenizer = made.words(template=made.ASKS_OTHERWISE)
     with pytest.raises(
-        DevkitError, match=r"data\.jsonl:3: answers are not found: the chat template begins them differently"
+        DevkitError, match=r"data\.jsonl:3: answers are not found, because the chat template begins them differently"
     ) as caught:
         table(tokenizer, chat(USER, ANSWER))
     assert "--no-completion-only" in caught.value.hint
@@ -62,7 +62,7 @@ def test_a_template_without_a_prompt_for_answers_learns_behind_the_turns_before(
 
 
 def test_what_a_template_refuses_is_said_with_its_reason_and_place():
-    with pytest.raises(DevkitError, match=r"data\.jsonl:3: the chat template refuses .*: roles must take turns"):
+    with pytest.raises(DevkitError, match=r"data\.jsonl:3: the chat template rejects .*: roles must take turns"):
         table(made.words(template=made.STRICT), chat(USER, USER, ANSWER))
 
 

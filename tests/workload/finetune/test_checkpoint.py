@@ -136,7 +136,7 @@ def test_a_run_whose_checkpoints_are_all_broken_does_not_begin_anew_by_itself(sa
 
 
 def test_a_checkpoint_of_other_settings_is_refused_with_what_differs(saved):
-    with pytest.raises(DevkitError, match="step-20 was saved with other settings: rank was 4, now 8") as refused:
+    with pytest.raises(DevkitError, match="step-20 was saved with different settings: rank was 4, now 8") as refused:
         newest(saved, {"rank": 8, "seed": 0})
     assert "--no-resume" in refused.value.hint
 

@@ -97,7 +97,7 @@ def test_a_manifest_of_another_form_is_named_by_its_form(folder):
     document = json.loads((folder / MANIFEST_FILE).read_text())
     (folder / MANIFEST_FILE).write_text(json.dumps({**document, "schema": "devkit.checkpoint/9"}))
     with pytest.raises(
-        BrokenCheckpointError, match=r"'devkit\.checkpoint/9', and this devkit reads devkit\.checkpoint/2"
+        BrokenCheckpointError, match=r"'devkit\.checkpoint/9', but this devkit reads devkit\.checkpoint/2"
     ):
         read_manifest(folder)
 

@@ -114,7 +114,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
         ({"tokenizer__json": None}, "has no tokenizer", "Copy tokenizer.json"),
         (
             {"model__safetensors__index__json": {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}},
-            "lacks 2 of 2 weight files: one.safetensors and two.safetensors",
+            "2 of 2 weight files are missing from",
             "cut short",
         ),
         ({"model__safetensors__index__json": {"weight_map": []}}, "index.json is damaged", "cut short"),
@@ -207,7 +207,7 @@ def test_fused_experts_are_counted_and_their_memory_is_noted(tmp_path):
     )
     (note,) = loaded.notes
     assert note == (
-        "4 expert weights with 12,288 parameters stay in bf16: bitsandbytes quantizes linear layers only, and these are "
+        "4 expert weights with 12,288 parameters stay in bf16: bitsandbytes quantizes only linear layers, but these are "
         "fused. They take 24 KiB, where 4 bits would take 6.2 KiB."
     )
     kept = [each for name, each in loaded.model.named_parameters() if ".experts." in name]

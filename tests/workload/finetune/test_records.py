@@ -88,7 +88,7 @@ def test_a_record_is_read(entry, record):
         pytest.param({"content": "a", "b": 1}, "with the fields content and b", id="unknown fields are named"),
         pytest.param({"prompt": "a", "completion": [ANSWER]}, '"completion" is a list', id="text and messages mixed"),
         pytest.param(
-            {"messages": "Hi"}, '"messages" is a text, and must be a list of messages', id="a text for a chat"
+            {"messages": "Hi"}, '"messages" is a text, but must be a list of messages', id="a text for a chat"
         ),
         pytest.param({"messages": [USER, {"content": "a"}]}, 'messages[1] has no "role"', id="no role"),
         pytest.param({"messages": [{"role": "user"}]}, 'messages[0] has no "content"', id="no content"),
@@ -103,7 +103,7 @@ def test_a_record_is_read(entry, record):
             'conversations[0] is from "bing", an unknown role',
             id="a speaker nobody knows",
         ),
-        pytest.param({"text": "a\ud800b"}, '"text" holds half a character: \\ud800 alone at character 2', id="half"),
+        pytest.param({"text": "a\ud800b"}, '"text" contains half a character: \\ud800 alone at character 2', id="half"),
     ],
 )
 def test_what_is_no_record_is_named_with_its_place(entry, message):
@@ -124,7 +124,7 @@ PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}
         pytest.param(parse_pair, {"prompt": "a", "chosen": "b"}, '"rejected" is missing, with', id="half a pair"),
         pytest.param(parse_pair, PAIR | {"chosen": None}, '"chosen" is null', id="a hole"),
         pytest.param(parse_pair, PAIR | {"chosen": 7}, '"chosen" is a number', id="a number"),
-        pytest.param(parse_pair, PAIR | {"chosen": [USER]}, '"rejected" is a text, and must be a list', id="unlike"),
+        pytest.param(parse_pair, PAIR | {"chosen": [USER]}, '"rejected" is a text, but must be a list', id="unlike"),
         pytest.param(parse_pair, PAIR | {"prompt": 7}, '"prompt" is a number', id="a number for a prompt"),
         pytest.param(parse_pair, {"chosen": "b", "rejected": "c"}, '"prompt" is missing', id="no prompt"),
         pytest.param(parse_prompt, {"text": "a"}, '"prompt" is missing, with the fields text', id="no prompt at all"),

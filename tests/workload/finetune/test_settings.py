@@ -78,7 +78,7 @@ targets = "q_proj"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("rnak = 8", r"run\.toml:1:1: there is no setting 'rnak'", id="a misspelled key"),
+        pytest.param("rnak = 8", r"run\.toml:1:1: the setting 'rnak' does not exist", id="a misspelled key"),
         pytest.param("\nrank = 'eight'", r"run\.toml:2:1: rank must be a whole number, not 'eight'", id="a word"),
         pytest.param("dora = 1", "true or false", id="one for true"),
         pytest.param("method = 'lorra'", '"lora"', id="a method that does not exist"),
@@ -87,7 +87,7 @@ targets = "q_proj"
         pytest.param("micro_batch = 1\nmicro-batch = 2", "set twice", id="one setting under two names"),
         pytest.param("rank =", r"run\.toml:1:\d+ is not TOML", id="half a line"),
         pytest.param(b"\xff\xfe", "not UTF-8", id="another encoding"),
-        pytest.param("[lora]\nrank = 8", "there is no setting 'lora'", id="a table"),
+        pytest.param("[lora]\nrank = 8", "the setting 'lora' does not exist", id="a table"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(tmp_path, text, said):

@@ -110,5 +110,5 @@ def test_different_models_from_the_same_files_are_reported_before_they_are_shard
     assert run.ended() == [2, 2]
     told = run.said(0) + run.said(1)
     assert told.count("Error: ") == 1
-    assert "build different models from the same files: some lack model.base_model.model.another" in told
+    assert "build different models from the same files: some do not have model.base_model.model.another" in told
     assert "Install the same versions of transformers and peft on all machines." in told

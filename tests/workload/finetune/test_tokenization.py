@@ -70,7 +70,7 @@ def test_a_token_across_the_border_is_tokenized_in_parts():
     assert table(tokenizer, prompt("ca", "bc"), prompt("ab", "c")) == ["c a [b] [c] [</s>]", "ab [c] [</s>]"]
     assert table(tokenizer, text("cabc")) == ["[c] [ab] [c] [</s>]"]
     assert notes(tokenizer, prompt("ca", "bc")) == [
-        "tokenized 1 record in parts, because a token would cross the border between prompt and completion"
+        "tokenized 1 record in parts, because a token would cross the boundary between prompt and completion"
     ]
 
 

@@ -173,7 +173,7 @@ def test_a_model_that_loses_the_borders_is_found_out():
     model = model_of("LlamaConfig", {}, Attention.VARLEN)
     inputs = build_model_inputs(collate(rows_packed(texts()), flat=True), Attention.VARLEN, CPU)
     lost = {name: value for name, value in inputs.items() if name != "cu_seq_lens_q"}
-    with pytest.raises(RuntimeError, match="LlamaAttention did not get the boundaries"):
+    with pytest.raises(RuntimeError, match="LlamaAttention did not receive the boundaries"):
         model(**lost)
 
 
