@@ -162,7 +162,7 @@ def test_what_the_cache_holds_is_used_offline_and_without_a_network(answers):
 
 @pytest.mark.parametrize("name", ["./model", "/nowhere/model", "~/nowhere", "a/b/c", "model/", "back\\slash"])
 def test_a_path_is_never_requested_from_the_hub(name):
-    with pytest.raises(DevkitError, match="the model .* does not exist") as refused:
+    with pytest.raises(DevkitError, match=r"the model .* does not exist") as refused:
         resolve_model_folder(name)
     assert "owner/name" in refused.value.hint
 
