@@ -108,8 +108,8 @@ _BOTH = (
         "--shape",
         multiple=True,
         metavar="KEY=N,…",
-        help="Describe a model without a config.json by its keys: "
-        "hidden_size=4096,num_hidden_layers=32,num_attention_heads=32,intermediate_size=14336,vocab_size=128256",
+        help="Describe a model without a config.json by its keys, such as "
+        "hidden_size=4096,num_hidden_layers=32,num_attention_heads=32,intermediate_size=14336,vocab_size=128256.",
     ),
 )
 _WITHOUT_FLAG = {
