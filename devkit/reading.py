@@ -11,9 +11,10 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
-from devkit.text import format_bytes
+from devkit.text import find_similar, format_bytes
 
 MAX_CONFIG_BYTES = 1 << 20
 """Settings, manifests and scripts, which people write."""
@@ -27,11 +28,22 @@ MAX_LOG_BYTES = 512 << 20
 """Logs, of which little is kept."""
 PIPE_TIMEOUT_S = 10.0
 _CHUNK_BYTES = 1 << 20
+_MAX_COMPARED = 10_000
 
 
 def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Read a whole file, or what comes through a pipe, as from `<(devkit doctor --json)`. Raises OSError as `read_chunks`."""
     return b"".join(read_chunks(path, max_bytes))
+
+
+def find_similar_paths(path: Path) -> list[str]:
+    """Return what lies beside a path that does not exist and has a similar name, whatever follows the last dot."""
+    try:
+        beside = sorted(islice(path.parent.iterdir(), _MAX_COMPARED))
+    except OSError:
+        return []
+    near = find_similar(path.stem, [each.stem for each in beside])
+    return [f"{each}" for stem in near for each in beside if each.stem == stem][: len(near)]
 
 
 def read_within(root: Path, path: Path) -> str:

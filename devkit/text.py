@@ -16,6 +16,9 @@ _CI_COMMAND = re.compile(
 )
 """Where a log of GitHub or Azure would read a command: folding a text may put any word at the beginning of a line."""
 
+MIN_SIMILARITY = 0.7
+"""Share of letters that a misspelled name has in common with the one that was meant."""
+_MIN_BEGINNING = 3
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -57,6 +60,24 @@ def escape_text(text: str) -> str:
     """Escape what a terminal would act on, or would show elsewhere, and keep the lines; never cut."""
     text = _CONTROL.sub(lambda found: "".join(char if char in "\n\t" else ascii(char)[1:-1] for char in found[0]), text)
     return escape_ci_commands(text)
+
+
+def find_similar(typed: str, known: Iterable[str], *, count: int = 3) -> list[str]:
+    """Return the names that a misspelled or shortened one resembles, best first, whatever its case; often none.
+
+    A wrong suggestion costs more than none: `version` is not `verify`, and `start` is not `estimate`.
+    """
+    from difflib import get_close_matches  # only a name that is unknown is compared with all
+
+    by_lower = {each.lower(): each for each in reversed([*known])}
+    begun = [each for each in reversed(by_lower) if len(typed) >= _MIN_BEGINNING and each.startswith(typed.lower())]
+    close = get_close_matches(typed.lower(), by_lower, count, MIN_SIMILARITY)
+    return [by_lower[each] for each in dict.fromkeys((*close, *begun))][:count]
+
+
+def suggest(near: Sequence[str], otherwise: str) -> str:
+    """Return the hint for a name that is unknown: what was probably meant, or else what to do."""
+    return f"Did you mean {join_words(near, 'or')}?" if near else otherwise
 
 
 def format_bytes(count: int) -> str:

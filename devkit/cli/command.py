@@ -1,6 +1,8 @@
 """Commands whose options stand in sections, and which still take the flags of the last release."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -41,6 +43,13 @@ class Command(click.Command):
         """
         words = self._replace_renamed(args)
         ctx.meta["words"] = tuple(words)
+        takers = {
+            flag for each in self.params if isinstance(each, click.Option) and not each.is_flag for flag in each.opts
+        }
+        for word, value in pairwise(words[: words.index("--")] if "--" in words else words):
+            # Click would take it for the value, as after an empty variable: --model $MODEL --data x.jsonl.
+            if word in takers and re.match("--[a-z]", value):
+                raise click.BadOptionUsage(word, f"Option '{word}' requires an argument, but {value} follows.", ctx)
         return super().parse_args(ctx, words)
 
     def _replace_renamed(self, args: Sequence[str]) -> list[str]:

@@ -55,12 +55,29 @@ def find_project_container(directory: Path, config: Path | None) -> "DevContaine
     return find_dev_container(directory, config, env=os.environ)
 
 
-def _open_running(directory: Path, config: Path | None) -> "Entry":
+def _find_made(directory: Path, config: Path | None, words: tuple[str, ...] = ()) -> "DevContainer":
+    """Return the dev container that a command expects: without one, the user is in another folder, and `words` may name it."""
+    from devkit.devcontainer.configuration import NoDevContainerError
+
+    try:
+        return find_project_container(directory, config)
+    except NoDevContainerError as error:
+        is_folder = bool(words) and Path(words[0]).is_dir()
+        inside = [f"{each}" for each in sorted(directory.iterdir()) if (each / ".devcontainer").is_dir()]
+        if not (words or inside or directory == Path()):
+            raise  # the user named this folder
+        folder = shlex.quote(words[0] if is_folder else [*inside, "DIR"][0])
+        shown = f"--directory {folder} -- {shlex.join(words[is_folder:]) or 'COMMAND'}" if words else folder
+        hint = f"Name the project's folder: {click.get_current_context().command_path} {shown}"
+        raise DevkitError(error.message, hint) from None
+
+
+def _open_running(directory: Path, config: Path | None, words: tuple[str, ...] = ()) -> "Entry":
     """Return how to enter the directory's dev container. Raises DevkitError when it does not run."""
     from devkit.devcontainer.engine import enter, find_client, require_cli
     from devkit.probe.host import LocalHost
 
-    container = find_project_container(directory, config)
+    container = _find_made(directory, config, words)
     require_cli(container)
     client = find_client(LocalHost(), container)
     state = client.find()
@@ -159,6 +176,7 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
 
     The exit code is the shell's.
     """
+    _find_made(directory, config)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise DevkitError("a shell needs a terminal", "Run a command instead: devkit run -- COMMAND")
     find_shell = 'shell=$(getent passwd "$(id -u)" 2>/dev/null | cut -d: -f7); exec "${shell:-/bin/sh}"'
@@ -190,7 +208,7 @@ def run(
     pairs = [variable.partition("=") for variable in variables]
     if wrong := next((name for name, separator, _ in pairs if not (name and separator)), None):
         raise DevkitError(f"--env {wrong} has no value", "Write it as --env NAME=VALUE.")
-    ctx.exit(_open_running(directory, config).run(command, env={name: value for name, _, value in pairs}))
+    ctx.exit(_open_running(directory, config, command).run(command, env={name: value for name, _, value in pairs}))
 
 
 @click.command()
@@ -205,7 +223,7 @@ def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: b
     from devkit.devcontainer.starting import stop_dev_container
     from devkit.probe.host import LocalHost
 
-    container = find_project_container(directory, config)
+    container = _find_made(directory, config)
     client = find_client(LocalHost(), container)
     state = client.find()
     if state is None or not (state.is_running or volumes):

@@ -66,7 +66,7 @@ _REMOVED = {
         "--facts",
         "facts_files",
         metavar="FILE",
-        type=_FILE,
+        type=click.Path(path_type=Path, dir_okay=False),
         multiple=True,
         help="Check a saved machine instead of this one. May be repeated for a host and its container.",
     ),

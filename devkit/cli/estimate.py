@@ -36,7 +36,7 @@ from devkit.estimate.settings import (
 )
 from devkit.formats.jsonc import format_json_error
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
-from devkit.text import escape_text
+from devkit.text import escape_text, find_similar, suggest
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
@@ -92,7 +92,7 @@ _TRAINING = (
 )
 _INFERENCE = (
     click.option("--inference", is_flag=True, help="Generate text instead of training."),
-    click.option("--max-new-tokens", "new", type=int, metavar="N", help="Tokens to generate. Default: 256."),
+    click.option("--max-new-tokens", "new", type=int, metavar="TOKENS", help="Tokens to generate. Default: 256."),
     click.option("--sequences", type=int, metavar="N", help="Sequences in one batch. Default: 1."),
     click.option("--cache", type=_choose(CacheKind), help="KV cache. Default: dynamic."),
     click.option("--quantization", type=_choose(Quantization), help="Quantization of the weights."),
@@ -100,7 +100,7 @@ _INFERENCE = (
 _BOTH = (
     click.option("--dtype", "precision", type=_PRECISION, help="Data type of the weights. Default: bf16."),
     click.option(
-        "--max-length", "sequence", type=int, metavar="N", help="Sequence length of a row or prompt, in tokens."
+        "--max-length", "sequence", type=int, metavar="TOKENS", help="Sequence length of a row or prompt, in tokens."
     ),
     click.option("--attention", type=_choose(Attention), help="Default: sdpa."),
     click.option("--world", type=int, metavar="N", help="World size: the number of GPUs. Default: 1."),
@@ -266,7 +266,8 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, object]:
         name, mark, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not mark or name not in _WITHOUT_FLAG:
-            raise DevkitError(f"--set {text!r} is not a setting", f"Names: {', '.join(_WITHOUT_FLAG)}.")
+            near = () if name in _WITHOUT_FLAG else find_similar(name, _WITHOUT_FLAG)
+            raise DevkitError(f"--set {text!r} is not a setting", suggest(near, f"Names: {', '.join(_WITHOUT_FLAG)}."))
         found[name] = _parse_value(value)
     return found
 
@@ -414,8 +415,7 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     from devkit.estimate.model_catalog import find_closest_models, list_models
 
     close = find_closest_models(model)
-    known = f"{len(list_models())} models are known, such as llama-3.1-8b."
-    known = f"Did you mean {' or '.join(close)}?" if close else known
+    known = suggest(close, f"{len(list_models())} models are known, such as llama-3.1-8b.")
     if model.count("/") != 1 or model.startswith((".", "/")):
         raise DevkitError(
             f"there is no model {model!r}", f"{known} Alternatively, give its config.json, or its name on the hub."

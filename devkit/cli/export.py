@@ -441,7 +441,10 @@ def _require_settings(
         missing.append("the job has no command or settings to run")
         words += ["--settings", _find_of_another_target(document, "settings") or "run.toml"]
     if missing:
-        hint = " && \\\n".join([*steps, f"{shlex.join(words)} …"])
+        # As they were typed, flags of the last release included.
+        typed = click.get_current_context(silent=True)
+        words += typed.meta.get("words", ()) if typed else ()
+        hint = " && \\\n".join([*steps, shlex.join(words)])
         raise DevkitError(
             "; ".join(missing), f"{hint}\nTo run your own command instead of --settings: -- python train.py"
         )

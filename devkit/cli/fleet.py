@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from devkit.cli.command import Command
 from devkit.cli.compare import compare
 from devkit.cli.facts import DEFAULT_TIMEOUT_S
 from devkit.cli.output import format_json
@@ -55,7 +56,7 @@ class _Answer:
             yield code, message, str(fix["summary"]), tuple(str(line) for line in fix["commands"])
 
 
-@fleet.command("doctor", short_help="Run devkit doctor on each HOST over ssh, in parallel.")
+@fleet.command("doctor", cls=Command, short_help="Run devkit doctor on each HOST over ssh, in parallel.")
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
 @click.option(
     "--hosts-file",

@@ -55,7 +55,7 @@ _REMOVED = dict.fromkeys(
 @click.option(
     "--max-new-tokens",
     "tokens",
-    metavar="N",
+    metavar="TOKENS",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,

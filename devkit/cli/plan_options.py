@@ -103,8 +103,11 @@ def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tupl
     return tuple(dict.fromkeys(each for name in names for each in stacks[name].requires))
 
 
+SAVED = click.Path(dir_okay=False)
 _MACHINE = (
-    click.option("--facts", multiple=True, metavar="FILE", help="Plan for a machine saved by `devkit doctor`."),
+    click.option(
+        "--facts", multiple=True, metavar="FILE", type=SAVED, help="Plan for a machine saved by `devkit doctor`."
+    ),
     click.option("--driver", metavar="VERSION", help="Plan for this NVIDIA driver, such as 570.124.06."),
     click.option(
         "--gpu",

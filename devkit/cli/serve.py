@@ -41,7 +41,7 @@ raise SystemExit(not (is_serve_available() and is_accelerate_available()))
 @click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Also serve this LoRA adapter (vLLM).")
 @click.option(
     "--context",
-    metavar="N",
+    metavar="TOKENS",
     type=click.IntRange(min=2),
     help="Context length in tokens. Default: the longest that fits.",
 )

@@ -1,18 +1,66 @@
 """What a mistyped command line probably meant: the flag, value or command to type in its place."""
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
 import click
 
+from devkit.reading import find_similar_paths
+from devkit.text import find_similar
+
 MAX_LISTED = 6
 """A hint lists the commands of a group, or the options of a command, that has at most so many."""
 MAX_MEANT = 3
 """A hint proposes at most so many names."""
+OF_OTHER_TOOLS = {
+    "doctor": "check diagnose env health info status",
+    "doctor --setup": "setup",
+    "init": "create new",
+    "up": "build launch rebuild restart start",
+    "down": "halt kill stop",
+    "down --volumes": "clean destroy prune remove rm",
+    "run -- {}": "exec",
+    "shell": "attach bash connect enter exec ssh",
+    "plan": "resolve solve versions",
+    "plan --why torch": "why",
+    "estimate": "memory size vram",
+    "explain FILE": "error log logs",
+    "verify": "check prove test validate",
+    "verify --bench": "bench",
+    "finetune": "fit lora qlora sft train tune",
+    "generate": "chat complete infer inference predict prompt",
+    "generate --merge DIR": "merge quantize",
+    "export kubernetes": "k8s kubernetes",
+    "export slurm": "sbatch slurm submit",
+    "export": "deploy",
+    "serve": "api deploy server",
+    "fetch": "download pull",
+    "tables": "gpus list",
+    "update": "refresh sync upgrade",
+    "bundle": "archive pack package",
+    "fleet": "cluster hosts monitor nodes",
+    "--version": "version",
+    "{} --help": "help man",
+}
+"""devkit's words -> those by which other tools have a user's hands; the words after them take the place of {}."""
+_VALUES_OF_OTHER_TOOLS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
+_EXAMPLES = {
+    **{"-- COMMAND": "-- python main.py", "NAME": "smollm2-135m", "MODEL": "smollm2-135m"},
+    "REPORT...": "NODE1.json NODE2.json",
+}
+"""What to give for an argument, by its name in the help."""
+_SIZES = {"k": 1e3, "m": 1e6, "b": 1e9}
+_UNITS = {
+    "SECONDS": {"ms": 1e-3, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400},
+    "TOKENS": _SIZES | {"k": 1024},
+    "N": _SIZES,
+    "X": {"%": 1e-2},
+}
+"""The units that a number may have been given in, by what the option takes."""
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 
 
@@ -27,17 +75,25 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
         return message, f"{_find_typed_command(root)} --help"
     command, more = context.command, ""
     meant: Iterable[str] = ()
-    if isinstance(error, click.BadParameter):
+    if isinstance(error, click.MissingParameter):
+        example = _EXAMPLES.get(error.param.human_readable_name if error.param else "")
+        more = f"{context.command_path} {example}" if example else ""
+    elif isinstance(error, click.BadParameter):
         meant, more = _find_meant_values(error, context)
     elif isinstance(error, click.NoSuchOption):
         message, meant = error.message, _find_meant_options(error.option_name, context, root)
     elif extra := _EXTRA.match(message):
-        meant = _find_options_for(extra[1], context)
+        words = extra[1].split()
+        meant = (
+            *_quote_words(words[-1], context),
+            *_find_flags(words[0], context),
+            *_find_options_for(extra[1], context),
+        )
     elif isinstance(command, click.Group):
         known = command.list_commands(context)
         more = f"One of {', '.join(known)}." if len(known) <= MAX_LISTED else ""
         if message.startswith("No such command"):
-            message, meant = f"{message.partition('.')[0]}.", _find_similar(message.split("'")[1], known)
+            message, meant = f"{message.partition('.')[0]}.", _find_commands(message.split("'")[1], command, context)
         else:
             # Click says nothing but the help.
             message = f"Missing argument '{command.subcommand_metavar.split()[0]}'."
@@ -53,21 +109,60 @@ def _find_meant_values(error: click.BadParameter, context: click.Context) -> tup
     """Return what was probably meant by a wrong value, and a further line of the hint."""
     typed = error.message.split("'")[1] if "'" in error.message else ""
     if error.message.endswith("does not exist."):
-        return (), f"Check the path, which is relative to {Path.cwd()}."
+        meant = [*_quote_words(typed, context), *_find_flags(typed, context)] or find_similar_paths(Path(typed))
+        return meant, "" if meant else f"Check the path, which is relative to {Path.cwd()}."
+    if error.message.endswith("is a directory."):
+        return [f"{each}" for each in sorted(Path(typed).iterdir()) if each.is_file()], ""
     if error.message.endswith("is a file."):
         return _find_options_for(typed, context), ""
+    if isinstance(error.param, click.Option) and error.param.type.name.startswith(("int", "float")):
+        return _find_number(typed, error.param, context), ""
     if error.param is None or not isinstance(error.param.type, click.Choice):
         return (), ""
     for each in context.command.get_params(context):
         if isinstance(each.type, click.Choice) and typed in each.type.choices:
             return [f"{each.opts[0]} {typed}"], ""
-    return _find_similar(typed, list(error.param.type.choices)), ""
+    choices = list(error.param.type.choices)
+    known = _VALUES_OF_OTHER_TOOLS.get(typed.lower(), typed)
+    return [known] if known in choices else _find_similar(typed, choices), ""
+
+
+def _find_number(typed: str, option: click.Option, context: click.Context) -> list[str]:
+    """Return the option with the number that was given with a unit, as 8k, 5s and 90% are, or with a name, as H100:8."""
+    flag = option.opts[0]
+    if found := re.fullmatch(r"([A-Za-z][\w.-]*):(\d+)", typed):
+        single = flag.removesuffix("s")
+        has_name = any(single in each.opts and each.type.name == "text" for each in context.command.params)
+        return [f"{single} {found[1]} {flag} {found[2]}" if has_name else f"{flag} {found[2]}"]
+    found = re.fullmatch(r"(\d[\d_,]*\.?\d*)\s*([A-Za-z%]*)", typed)
+    factor = _UNITS.get(option.metavar or "N", {}).get(found[2].lower(), 0 if found[2] else 1) if found else 0
+    value = float(found[1].replace(",", "")) * factor if found else 0.0
+    is_possible = value > 0 and (value.is_integer() or option.type.name.startswith("float"))
+    return [f"{flag} {value:.15g}"] if is_possible else []
+
+
+def _find_flags(typed: str, context: click.Context) -> list[str]:
+    """Return the option that a word without its dashes names."""
+    options = [each for each in context.command.get_params(context) if f"--{typed}" in each.opts]
+    return [
+        f"--{typed}" if getattr(each, "is_flag", False) else f"--{typed} {each.metavar or 'VALUE'}" for each in options
+    ]
+
+
+def _quote_words(typed: str, context: click.Context) -> list[str]:
+    """Return the option whose value was not quoted, as in `--gpu RTX 4090`, where `typed` is its second word or a later one."""
+    words = sys.argv[1:]
+    end = words.index(typed) + 1 if typed in words else 0
+    start = next((at for at in reversed(range(end)) if words[at].startswith("--")), end)
+    option = next((each for each in context.command.params if words[start:end] and words[start] in each.opts), None)
+    is_text = isinstance(option, click.Option) and not option.is_flag and option.type.name == "text"
+    return [f"{words[start]} {shlex.quote(' '.join(words[start + 1 : end]))}"] if is_text and end - start > 2 else []
 
 
 def _find_meant_options(typed: str, context: click.Context, root: click.Group) -> Iterator[str]:
     """Yield what others call `typed`: -y by its letter, --lr by its initials, --bf16 as a value, then what resembles it.
 
-    That is --jsn by its letters, --seq-len by the words of the help, and what another command calls exactly so.
+    That is what another command calls exactly so, --jsn by its letters, and --seq-len by the words of the help.
     """
     if len(typed) == 2:
         # Of -help, click names -e.
@@ -93,17 +188,18 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
         if len(typed) > 2 and all(any(each.startswith(word) for each in (*name, *help_words)) for word in words):
             told.append(flag)
     known |= settings
-    close = [known[each] for each in get_close_matches("-".join(words), known, cutoff=0.65)]
+    yield from _find_elsewhere(typed, context, root)
+    close = [known[each] for each in find_similar("-".join(words), known)]
     yield from (*told, *close) if len(words) > 1 else (*close, *told)
     if not told and not close:
         yield from (flag for name, flag in known.items() if {*words} & {*name.split("-")})
-        yield from _find_elsewhere(typed, root)
 
 
-def _find_elsewhere(option: str, root: click.Group) -> Iterator[str]:
-    """Yield the option with each command that has it."""
-    context = click.Context(root)
-    for name in root.list_commands(context) if option.startswith("--") else ():
+def _find_elsewhere(option: str, context: click.Context, root: click.Group) -> Iterator[str]:
+    """Yield the option with each command that has it; of one before the command, with that command."""
+    commands = root.list_commands(context)
+    after = [each for each in sys.argv[1:] if each in commands] if context.command is root else []
+    for name in after or commands if option.startswith("--") else ():
         command = root.get_command(context, name)
         if command and any(option in each.opts for each in command.params):
             yield f"devkit {name} {option}"
@@ -121,11 +217,20 @@ def _find_options_for(value: str, context: click.Context) -> list[str]:
     return [f"{each.opts[0]} {metavar}" for metavar in metavars for each in options if each.metavar == metavar]
 
 
+def _find_commands(typed: str, group: click.Group, context: click.Context) -> list[str]:
+    """Return the commands that a wrong one resembles, or that do what other tools call so, with the words after it."""
+    rest = [each for each in sys.argv[sys.argv.index(typed) + 1 :] if each != "--"] if typed in sys.argv else []
+    table = OF_OTHER_TOOLS if context.parent is None else {}
+    meant = [each.format(shlex.join(rest) or "COMMAND") for each, words in table.items() if typed in words.split()]
+    meant = meant or _find_similar(typed, group.list_commands(context))
+    return [f"{context.command_path} {each}" for each in meant]
+
+
 def _find_similar(typed: str, known: list[str]) -> list[str]:
-    """Return the names that a wrong one resembles; `devkit help` resembles none."""
+    """Return the names that a wrong one resembles."""
     # A numeronym, such as k8s, has the number of letters between the first and the last.
     meant = [name for name in known if typed == f"{name[0]}{len(name) - 2}{name[-1]}"]
-    return meant or get_close_matches(typed.lower(), known if typed != "help" else ())
+    return meant or find_similar(typed, known)
 
 
 def _list_options(command: click.Command) -> str:

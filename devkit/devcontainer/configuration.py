@@ -72,6 +72,10 @@ class DevContainer:
         return {"com.docker.compose.project.working_dir": str(folder), "com.docker.compose.service": str(service)}
 
 
+class NoDevContainerError(DevkitError):
+    """Neither a folder nor one above it has a dev container."""
+
+
 def find_dev_container(start: Path, config: Path | None = None, *, env: Mapping[str, str]) -> DevContainer:
     """Return the dev container of a folder, or of the nearest one above it.
 
@@ -104,7 +108,7 @@ def _locate(start: Path, config: Path | None) -> tuple[Path, Path]:
             raise DevkitError(f"{folder} has {len(several)} dev containers", f"Choose one: --config {names}")
         if several:
             return folder, several[0]
-    raise DevkitError(f"{start} has no dev container", f"Write one that fits this machine: devkit init {start}")
+    raise NoDevContainerError(f"{start} has no dev container", f"Write one that fits this machine: devkit init {start}")
 
 
 def _replace_variables(document: object, folder: Path, env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON

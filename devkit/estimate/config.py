@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,7 @@ from devkit.estimate.settings import MAX_SIZE
 from devkit.estimate.shape import BlockTraits, ExpertShape, LayerShape, LinearInput, LinearShape, ModelShape
 from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
+from devkit.text import find_similar
 
 BiasRule = bool | str
 """Whether a linear has a bias, or the config's key that says so."""
@@ -154,7 +154,7 @@ def find_family_name(config: Mapping[str, Any]) -> str:
             "this config.json does not name an architecture: model_type is missing",
             "Give the config.json of a model from the hub, or describe the model: --hidden, --layers, --heads …",
         )
-    near = get_close_matches(kind, load_families(), n=3) or ["llama", "qwen3", "mixtral"]
+    near = find_similar(kind, load_families()) or ["llama", "qwen3", "mixtral"]
     raise DevkitError(
         f"the architecture {kind!r} is not known, so the structure of its layers is missing",
         f"Known are {len(load_families())}, such as {', '.join(near)}. If it is built like one of them, write that name as "

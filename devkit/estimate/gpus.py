@@ -11,6 +11,7 @@ from devkit.estimate.memory import MemoryEstimate
 from devkit.estimate.settings import Precision
 from devkit.facts.gpu import Gpu
 from devkit.facts.values import Unknown
+from devkit.text import suggest
 
 GIB = 1 << 30
 _MIG = re.compile(r"^(?P<whole>.+?) MIG (?P<slices>\d)g\.(?P<gigabytes>\d+)gb$", re.IGNORECASE)
@@ -95,11 +96,11 @@ def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
     size = int(sized["size"]) if sized else 0
     named = find_gpu(text) or find_gpu(family)
     if named is None or named.model is None:
-        # Of a size alone, the newest GPUs that have it.
-        of_size = [row.name for row in reversed(load_tables().gpus.models) if not family and size in row.memory_gib]
-        near = of_size[:3] or find_closest_gpus(text)
-        known = f"Did you mean {' or '.join(near)}?" if near else "Use nvidia-smi's name, such as RTX 4090."
-        raise DevkitError(f"the GPU {text!r} is not in the tables", known)
+        # Of a size alone, the newest GPUs that have it, boards with memory that they share aside.
+        models = [row for row in reversed(load_tables().gpus.models) if not family and row.kind != "jetson"]
+        near = [row.name for row in models if size in row.memory_gib][:3] or find_closest_gpus(text)
+        hint = suggest(near, "Use nvidia-smi's name, such as RTX 4090.")
+        raise DevkitError(f"the GPU {text!r} is not in the tables", hint)
     model, family = named.model, family.strip(" -_").lower()
     if size and size not in model.memory_gib and family:
         # "A100-40GB" is not the one with 80.

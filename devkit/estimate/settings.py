@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, UnknownKey, decode_fields
+from devkit.text import find_similar, suggest
 
 
 class Precision(StrEnum):
@@ -242,8 +242,7 @@ def decode_settings(kind: type[SettingsT], values: Mapping[str, Any]) -> Setting
         return kind(**decode_fields(values, kind))
     except UnknownKey as error:
         known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-        near = get_close_matches(error.key, known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+        hint = suggest(find_similar(error.key, known, count=1), f"Known: {', '.join(known)}.")
         raise DevkitError(f"unknown setting {error.key!r}", hint) from None
     except InvalidValue as error:
         message = f"{error.path[0]} must be {error.expected}, not {error.value!r}"

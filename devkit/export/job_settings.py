@@ -5,7 +5,6 @@ import shlex
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from devkit.facts.secrets import contains_token, holds_secret
 from devkit.facts.settings import SettingInfo, describe_settings, find_setting_type, format_option, validate_ranges
 from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.render.toml_tables import TableSource, parse_table
+from devkit.text import find_similar, suggest
 
 WHAT, MACHINES = "What runs", "Machines"
 """The sections of the job's settings in the help."""
@@ -249,10 +249,10 @@ def read_export_settings(
     job_table = _require_table(document, (JOB_TABLE,), text)
     for key, value in job_table.items():
         if isinstance(value, Mapping) and key not in TARGETS:
-            close = get_close_matches(key, TARGETS, n=1)
+            close = [f"[{JOB_TABLE}.{each}]" for each in find_similar(key, TARGETS, count=1)]
             raise DevkitError(
                 f"{TableSource(DEVKIT_TOML, text, (JOB_TABLE,)).at(key)}: there is no target {key!r}",
-                f"Did you mean [{JOB_TABLE}.{close[0]}]?" if close else f"The targets are {', '.join(TARGETS)}.",
+                suggest(close, f"The targets are {', '.join(TARGETS)}."),
             )
     own_path = (JOB_TABLE, target.name)
     own_table = _require_table(job_table, own_path, text)

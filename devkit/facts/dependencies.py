@@ -171,11 +171,15 @@ class PackageIndex(Located):
 
 @dataclass(frozen=True)
 class UnreadableRequirement(Located):
-    """Part of the project's files that devkit could not read as a requirement, and why."""
+    """Part of the project's files that devkit could not read as a requirement, and why.
+
+    `correction` is what to write instead where the installer refuses the whole file as well; "" where it does not.
+    """
 
     path: str
     line: int
     problem: str
+    correction: str = ""
 
 
 @dataclass(frozen=True)

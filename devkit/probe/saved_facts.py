@@ -8,7 +8,8 @@ from devkit.errors import DevkitError
 from devkit.facts.machine import Container
 from devkit.facts.model import Facts
 from devkit.facts.store import InvalidFacts, parse_facts
-from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
+from devkit.reading import MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded
+from devkit.text import suggest
 
 _HOW_TO_SAVE = "Save facts on the machine in question: devkit doctor --save-facts FILE"
 
@@ -39,6 +40,7 @@ def _load(path: Path) -> Facts:
     try:
         return parse_facts(read_bounded(path, MAX_DOCUMENT_BYTES))
     except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", _HOW_TO_SAVE) from error
+        hint = suggest(find_similar_paths(path), _HOW_TO_SAVE)
+        raise DevkitError(f"cannot read {path}: {error.strerror}", hint) from error
     except InvalidFacts as error:
         raise DevkitError(f"{path} holds no facts of a machine: {error}", _HOW_TO_SAVE) from error

@@ -10,7 +10,7 @@ from devkit.facts.dependencies import DependencyChoice
 from devkit.probe.documents import parse_toml
 from devkit.release import DOCUMENTATION_URL
 from devkit.render.toml_tables import find_key_position, set_toml_values, split_toml_error, write_value
-from devkit.text import join_words
+from devkit.text import find_similar, join_words, suggest
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -213,9 +213,10 @@ def parse_assignment(assignment: str) -> ProjectSettings:
     if key in REMOVED_SETTINGS:
         raise DevkitError(f"invalid --set {assignment}: {key} was removed", REMOVED_SETTINGS[key])
     if section is None or not value:
-        known = ", ".join(each for _, keys in SECTIONS.values() for each in keys)
-        problem = f"{key} is not a setting" if value else "expected KEY=VALUE"
-        raise DevkitError(f"invalid --set {assignment}: {problem}", f"Known keys: {known}.")
+        known = [each for _, keys in SECTIONS.values() for each in keys]
+        problem = f"{key} is not a setting" if section is None else "expected KEY=VALUE"
+        hint = suggest(find_similar(key, known) if section is None else (), f"Known keys: {', '.join(known)}.")
+        raise DevkitError(f"invalid --set {assignment}: {problem}", hint)
     if not value.isascii() and _SURROGATE.search(value):
         raise DevkitError(f"invalid --set {assignment}: it is not text", "Write it in UTF-8.")
     written = write_value(value, type(getattr(ProjectSettings, key)))
@@ -279,15 +280,11 @@ def _refuse_removed(text: str, *path: str) -> None:
 
 
 def _unknown_setting(place: str, shown: str) -> DevkitError:
-    import difflib
-
     known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
     misplaced = [each for each in known if each.rpartition(".")[2] == shown.rpartition(".")[2]]
-    close = misplaced or difflib.get_close_matches(shown, known, n=1, cutoff=0.6)
-    return DevkitError(
-        f"{place}: devkit does not know the setting {shown}",
-        f"Did you mean {close[0]}?" if close else f"It knows {', '.join(known)}.",
-    )
+    close = (misplaced or find_similar(shown, known))[:1]
+    message = f"{place}: devkit does not know the setting {shown}"
+    return DevkitError(message, suggest(close, f"It knows {', '.join(known)}."))
 
 
 def _format_place(position: str) -> str:

@@ -1,6 +1,5 @@
 """TOML files of the user's: the positions of keys, which tomllib does not tell, settings of a table, and edits."""
 
-import difflib
 import json
 import re
 import tomllib
@@ -11,7 +10,7 @@ from typing import Any
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, describe_type, get_field_decoders, get_field_types
 from devkit.facts.settings import SETTING_NAMES, describe_settings, find_setting_type, format_flag
-from devkit.text import join_words
+from devkit.text import find_similar, join_words, suggest
 
 _KEY = r"""(?:[\w-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _KEYS = re.compile(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*(=|\])")
@@ -89,10 +88,8 @@ def parse_table(table: Mapping[str, Any], settings: type, source: TableSource) -
     for key, value in table.items():
         name = SETTING_NAMES.get(format_flag(key), key.replace("-", "_"))
         if name not in describe_settings(settings):
-            close = difflib.get_close_matches(name, describe_settings(settings), n=1, cutoff=0.5)
-            hint = (
-                f"Did you mean {close[0]}?" if close else f"The settings are {join_words(describe_settings(settings))}."
-            )
+            known = describe_settings(settings)
+            hint = suggest(find_similar(name, known, count=1), f"The settings are {join_words(known)}.")
             raise DevkitError(f"{source.at(key)}: the setting {key!r} does not exist", hint)
         if name in found:
             raise DevkitError(f"{source.at(key)}: {name} is set twice", "Remove one of them.")

@@ -4,7 +4,6 @@ import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.errors import DevkitError
@@ -19,7 +18,7 @@ from devkit.facts.dependencies import (
     PackageRequirement,
 )
 from devkit.solver.plan import Constraint, Plan, Request
-from devkit.text import join_some, join_words
+from devkit.text import find_similar, join_some, join_words, suggest
 
 MAX_NAMED = 8
 
@@ -58,7 +57,11 @@ def list_torch_siblings(dependencies: Dependencies, *, machines: tuple[str, ...]
 
 
 def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> None:
-    """Raise DevkitError for a chosen extra or group that the project does not have."""
+    """Raise DevkitError for a chosen extra or group that the project does not have, and for a list that no installer takes."""
+    for each in dependencies.unread:
+        if each.correction and each.path in dependencies.files:
+            instead = "Or plan without the project's packages: --ignore-dependencies"
+            raise DevkitError(f"{each.path}:{each.line}: {each.problem}", f"Write {each.correction}.\n{instead}")
     kinds = (
         ("extra", choice.extras, (*dependencies.extras, *dependencies.available.extras)),
         ("group", choice.groups, (*dependencies.groups, *dependencies.available.groups)),
@@ -67,19 +70,17 @@ def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> Non
         spelled = {canonicalize_name(name): name for name in known}
         for name in chosen:
             if canonicalize_name(name) not in spelled:
-                close = get_close_matches(canonicalize_name(name), spelled, n=1)
-                hint = f"Did you mean {spelled[close[0]]}? " if close else ""
+                hint = suggest([spelled[each] for each in find_similar(canonicalize_name(name), spelled, count=1)], "")
                 has = f"It has {join_words(known)}." if known else f"It has no {kind}s."
-                raise DevkitError(f"the project has no {kind} {name!r}", f"{hint}{has}")
+                raise DevkitError(f"the project has no {kind} {name!r}", f"{hint} {has}".strip())
 
     for path in choice.requirements:
         if posixpath.normpath(path.replace("\\", "/")) not in dependencies.files:
             # Without the chosen list, the project's main list was read in its place.
             lists = (*dependencies.available.requirements, *dependencies.files)
-            close = get_close_matches(path, lists, n=1)
-            hint = f"Did you mean {close[0]}? " if close else ""
+            hint = suggest(find_similar(path, lists, count=1), "")
             has = f"It has {join_words(lists)}." if lists else "It has no requirements files."
-            raise DevkitError(f"the project has no readable requirements file {path!r}", f"{hint}{has}")
+            raise DevkitError(f"the project has no readable requirements file {path!r}", f"{hint} {has}".strip())
 
 
 def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:

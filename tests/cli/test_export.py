@@ -127,7 +127,7 @@ def test_what_another_target_was_told_is_proposed(project):
     exported(project, "docker", *JOB)
     done = export(project, "slurm")
     assert_refused(done, "the job cannot build an image")
-    assert "devkit export slurm --image registry.example.org/tide:1 --settings run.toml …" in done.stderr
+    assert "devkit export slurm --image registry.example.org/tide:1 --settings run.toml\n" in done.stderr
 
 
 def test_init_and_update_leave_the_job_alone_and_plan_and_doctor_do_not_mind_it(project):

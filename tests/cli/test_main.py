@@ -342,11 +342,11 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param(["docter"], "No such command 'docter'.\n  Did you mean doctor?", id="a misspelled command"),
-        pytest.param(["export", "k8s"], "No such command 'k8s'.\n  Did you mean kubernetes?", id="a numeronym"),
+        pytest.param(["docter"], "'docter'.\n  Did you mean devkit doctor?", id="a misspelled command"),
+        pytest.param(["export", "k8s"], "'k8s'.\n  Did you mean devkit export kubernetes?", id="a numeronym"),
         pytest.param(["init", "x", "--vendor=cpu", "--gpu=T4"], "Remove one of them.", id="a CPU's GPU"),
         pytest.param(["plan", "--vendor=cpu", "--gpu=T4"], "without a GPU, but --gpu requests T4", id="the same"),
-        pytest.param(["export", "slrum"], "No such command 'slrum'.\n  Did you mean slurm?", id="a misspelled target"),
+        pytest.param(["export", "slrum"], "'slrum'.\n  Did you mean devkit export slurm?", id="a misspelled target"),
         pytest.param(["init", "x", "--vendor", "nvidai"], "Did you mean nvidia?", id="a misspelled value"),
         pytest.param(["plan", "--vendor=intel"], "'auto'.\n  devkit plan --help\n", id="a value that resembles none"),
         pytest.param(["estimate", "--gpu"], "requires an argument.\n  devkit estimate --help\n", id="no value"),
@@ -360,7 +360,38 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["doctor", "-project", "x"], "No such option", id="one dash of two"),
         pytest.param(["doctor", "-help"], "Did you mean --help?", id="help with one dash"),
         pytest.param(["doctor", "--output"], "\n  devkit doctor --help\n", id="a flag without its value"),
-        pytest.param(["help"], "No such command 'help'.\n  devkit --help\n", id="help as a command"),
+        pytest.param(["help", "doctor"], "Did you mean devkit doctor --help?", id="help as a command"),
+        pytest.param(["exec", "--", "ls", "a b"], "devkit run -- ls 'a b' or devkit shell?", id="docker's word"),
+        pytest.param(["version"], "Did you mean devkit --version?", id="a word that a command resembles"),
+        pytest.param(["merge"], "Did you mean devkit generate --merge DIR?", id="what an option does"),
+        pytest.param(["frobnicate"], "'frobnicate'.\n  devkit --help\n", id="a word of no tool"),
+        pytest.param(["--json", "doctor"], "mean devkit doctor --json?\n", id="an option before its command"),
+        pytest.param(
+            ["doctor", "--gpu", "T4"], "Did you mean devkit init --gpu or", id="an option that resembles one here"
+        ),
+        pytest.param(["doctor", "list"], "Did you mean --list?", id="an option without its dashes"),
+        pytest.param(["doctor", "--timeout", "1.5m"], "mean --timeout 90?", id="seconds with a unit"),
+        pytest.param(["estimate", "x", "--max-length", "8k"], "mean --max-length 8192?", id="tokens with a unit"),
+        pytest.param(["estimate", "x", "--train-tokens", "1.5M"], "mean --train-tokens 1500000?", id="a large number"),
+        pytest.param(["estimate", "x", "--rank", "16x"], "number.\n  devkit estimate --help", id="a unit of nothing"),
+        pytest.param(
+            ["export", "slurm", "--gpus", "H100:8"], "mean --gpu H100 --gpus 8?", id="GPUs as Slurm writes them"
+        ),
+        pytest.param(["fetch"], "devkit fetch smollm2-135m\n", id="no argument"),
+        pytest.param(
+            ["finetune", "--model", "--data", "x"], "an argument, but --data follows.", id="an empty variable"
+        ),
+        pytest.param(["plan", "--gpu", "RTX", "4090"], "mean --gpu 'RTX 4090'?", id="a name without quotes"),
+        pytest.param(["estimate", "--gpu", "A", "B", "C"], "mean --gpu 'A B C'?", id="a longer one"),
+        pytest.param(["plan", "--facts", os.fspath(cli.__path__[0])], "__init__.py", id="a folder for a file"),
+        pytest.param(["init", "--set", "engin=podman"], "Did you mean engine?", id="a misspelled setting"),
+        pytest.param(["estimate", "x", "--set", "los=chunked"], "Did you mean loss?", id="one of the estimate"),
+        pytest.param(["finetune", "--set", "optimiser=x"], "Did you mean optimizer?", id="one of the run"),
+        pytest.param(["down"], "Name the project's folder: devkit down DIR\n", id="a folder without a container"),
+        pytest.param(
+            ["shell", "."], "Name the project's folder: devkit shell DIR\n", id="the same, without a terminal"
+        ),
+        pytest.param(["estimate", "x", "--dtype", "float16"], "Did you mean fp16?", id="torch's word for a value"),
         pytest.param(["completion"], "from: bash, zsh, fish\n  devkit completion --help\n", id="no shell to complete"),
         pytest.param(["plan", "--python", "abc"], "such as 3.12.", id="a word for a Python"),
         pytest.param(
@@ -399,6 +430,46 @@ def test_a_mistake_is_one_line_and_a_hint(tmp_path, words, says):
     assert first.startswith("Error: ")
     assert hints and all(line.startswith("  ") for line in hints)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
+    for name in ("proj/.devcontainer/x", "facts/gpu01.json", "train.jsonl", "other.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}\n")
+    for words, says in (
+        (["run", "proj", "python", "a b.py"], "devkit run --directory proj -- python 'a b.py'\n"),
+        (["run", "python", "main.py"], "devkit run --directory proj -- python main.py\n"),
+        (["down"], "devkit down proj\n"),
+        (["doctor", "--facts", "facts"], "Did you mean facts/gpu01.json?"),
+        (["doctor", "--facts", "facts/gpu1.json"], "Did you mean facts/gpu01.json?"),
+        (["onboard", "porj"], "Did you mean proj?"),
+        (["finetune", "--model", "proj", "--data", "trian.json"], "Did you mean train.jsonl?"),
+        (["finetune", "--model", "proj", "--data", "absent.jsonl"], "Check the path; "),
+    ):
+        done = run_devkit(*words, cwd=tmp_path)
+        assert (done.returncode, says in done.stderr) == (ExitCode.WRONG_INPUT, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "requirements.txt",
+            "numpy\ntorch = 2.5\n",
+            "requirements.txt:2: torch = 2.5 is not a requirement\n  Write torch==2.5.",
+        ),
+        ("requirements.txt", "numpy=>1.0\n", "Write numpy>=1.0."),
+        ("requirements.txt", "see README\n", "Write a name and a version, such as torch==2.5."),
+        ("pyproject.toml", "[project\n", "pyproject.toml:1: it is not TOML"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "init"])
+def test_a_list_that_no_installer_takes_is_not_planned_over(tmp_path, command, name, text, says):
+    (tmp_path / name).write_text(text)
+    words = (command, ".", "--vendor", "cpu", "--no-resolve", *(["--dry-run"] if command == "init" else []))
+    done = run_devkit(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout, says in done.stderr) == (ExitCode.WRONG_INPUT, "", True), done.stderr
+    assert run_devkit(*words, "--ignore-dependencies", cwd=tmp_path).returncode == ExitCode.DONE
 
 
 @pytest.mark.full

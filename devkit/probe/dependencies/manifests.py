@@ -381,7 +381,8 @@ def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, An
         return parse_toml(content), content
     except ValueError as error:
         problem = str(error).partition(" (at")[0]
-        found.add_unreadable(path, find_toml_line(error), f"it is not TOML: {problem}")
+        correction = "the line as TOML" if path == PYPROJECT else ""
+        found.add_unreadable(path, find_toml_line(error), f"it is not TOML: {problem}", correction)
         return None
 
 

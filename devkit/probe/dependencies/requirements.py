@@ -76,6 +76,17 @@ INDEX_OPTIONS = {
 }
 
 
+_MEANT = {"": "==", "=": "==", "<": "<", ">": ">", "<=": "<=", "=>": ">="}
+"""The operator that is meant, by the signs that a line has in any order and number."""
+
+
+def _correct_requirement(text: str) -> str:
+    """Return what a line means to say, as torch==2.5 for `torch = 2.5` and `torch 2.5`, else the form of a requirement."""
+    found = re.fullmatch(r"([A-Za-z][\w.-]*)\s*([=<>]*)\s*v?(\d[\w.]*)(?:=\w+)?", text)
+    operator = _MEANT.get("".join(sorted({*found[2]})), "") if found else ""
+    return f"{found[1]}{operator}{found[3]}" if found and operator else "a name and a version, such as torch==2.5"
+
+
 class RequirementCollector:
     """The requirements found so far, and what could not be read. Readers of one format each add to it."""
 
@@ -139,10 +150,10 @@ class RequirementCollector:
         self.paths.append(whole)
         return text
 
-    def add_unreadable(self, path: str, line: int, problem: str) -> None:
+    def add_unreadable(self, path: str, line: int, problem: str, correction: str = "") -> None:
         """Remember what says no requirement, and why; of very many the first ones."""
         if len(self.unread) < MAX_UNREADABLE:
-            self.unread.append(UnreadableRequirement(path, line, problem))
+            self.unread.append(UnreadableRequirement(path, line, problem, correction))
 
     def need(
         self,
@@ -169,7 +180,10 @@ class RequirementCollector:
             if len(str(found.specifier)) > MAX_SPECIFIER_CHARACTERS:
                 raise InvalidRequirement
         except (InvalidRequirement, RecursionError):
-            self.add_unreadable(path, line, f"{_shown(text)} is not a requirement")
+            is_list = path.endswith((".txt", ".in"))
+            self.add_unreadable(
+                path, line, f"{_shown(text)} is not a requirement", _correct_requirement(text) if is_list else ""
+            )
             return
         source = strip_login(url or found.url or "")
         name = canonicalize_name(found.name)

@@ -18,19 +18,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
+from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.host import LocalHost
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
-from devkit.text import format_bytes, join_words, to_one_line
+from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.whole_files import write_whole
 from devkit.workload.interpreter import build_module_command
 
@@ -409,7 +409,7 @@ def _read_adapter_config(folder: Path) -> dict[str, Any]:
         if (folder / "config.json").is_file():
             raise DevkitError(f"{folder} is a whole model, not an adapter", "Pass it with --model, without an adapter.")
         inside = sorted(f"{each.parent}" for each in folder.glob(f"*/{ADAPTER_CONFIG_FILE}"))
-        hint = f"Did you mean {join_words(inside, 'or')}?" if inside else f"Give the folder that contains {file.name}."
+        hint = suggest(inside, f"Give the folder that contains {file.name}.")
         raise DevkitError(f"{folder} has no {file.name}, so it is not an adapter", hint)
     return _read_json_object(file)
 
@@ -507,10 +507,8 @@ def resolve_model_folder(name: str) -> Path:
 
 def model_not_found(name: str, nearest: tuple[str, ...]) -> DevkitError:
     """Return the error for a name that is neither a folder nor a hub id."""
-    hint = "Give a model's folder, or a hub id (owner/name)."
-    return DevkitError(
-        f"the model {name} does not exist", f"Did you mean {join_words(nearest, 'or')}?" if nearest else hint
-    )
+    hint = suggest(nearest, "Give a model's folder, or a hub id (owner/name).")
+    return DevkitError(f"the model {name} does not exist", hint)
 
 
 def _fetch_snapshot(model: HubRepository) -> Path:
@@ -570,9 +568,11 @@ def _require_disk_space(model: HubRepository, needed_bytes: int) -> None:
 
 
 def find_similar_names(name: str) -> tuple[str, ...]:
-    """Find models with a name like `name`, nearest first: packaged ones, those in the hub's cache, and beside `name`."""
+    """Find models with a name like `name`, nearest first: packaged and published ones, cached ones, and beside `name`."""
+    published = find_model(name)
     known = {_last_part(each): each for each in (*PACKAGED_MODELS, *_cached_names(), *_sibling_models(name))}
-    return tuple(known[key] for key in get_close_matches(_last_part(name), known, n=3, cutoff=0.6))
+    known |= {_last_part(name): published.id} if published and published.id != name else {}
+    return tuple(known[key] for key in find_similar(_last_part(name), known))
 
 
 def _last_part(name: str) -> str:
@@ -649,7 +649,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
 
 
 def _nearest_hint(nearest: tuple[str, ...]) -> list[str]:
-    return [f"Did you mean {join_words(nearest, 'or')}?"] if nearest else []
+    return [suggest(nearest, "")] if nearest else []
 
 
 def _explain_unreachable(name: HubRepository, nearest: tuple[str, ...]) -> DevkitError:

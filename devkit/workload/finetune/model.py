@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from logging import CRITICAL
 from pathlib import Path
 from pickle import UnpicklingError
@@ -30,7 +29,7 @@ from transformers.utils import logging
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR, Method, Objective, Precision
-from devkit.text import format_bytes, format_count, join_words, to_one_line
+from devkit.text import find_similar, format_bytes, format_count, suggest, to_one_line
 from devkit.workload.device import TORCH_DTYPES
 from devkit.workload.environment import require_bitsandbytes
 from devkit.workload.finetune.files import (
@@ -321,7 +320,6 @@ def prepare_for_training(model: Model, *, checkpointing: bool) -> None:
 SCORE_WEIGHT = "score.weight"
 """The head of transformers' decoders for sequence classification."""
 
-MAX_SUGGESTIONS = 3
 EXPERT_LAYER_NAMES = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Source: peft 0.21, peft/utils/transformers_weight_conversion.py, _MOE_TARGET_MODULE_MAPPING."""
 
@@ -379,10 +377,10 @@ def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[st
     for name in settings.modules_to_save:
         matching = {layer: module for layer, module in modules.items() if _matches(name, layer)}
         if not matching:
-            near = get_close_matches(name, {layer.rpartition(".")[2]: None for layer in modules}, n=MAX_SUGGESTIONS)
+            near = find_similar(name, {layer.rpartition(".")[2]: None for layer in modules})
             raise DevkitError(
                 f"the model does not have a module called {name}",
-                f"Did you mean {join_words(near, 'or')}?" if near else "Such as lm_head, embed_tokens or norm.",
+                suggest(near, "Such as lm_head, embed_tokens or norm."),
             )
         for layer, module in matching.items():
             is_inside = isinstance(module, nn.Linear | Conv1D) and module is not head
@@ -420,8 +418,8 @@ def _explain_unknown_target(name: str, layers: dict[str, nn.Module]) -> DevkitEr
             members.append(last)
     known = dict.fromkeys(member for members in groups.values() for member in members)
     # A name of several parts is compared by its last part, too.
-    near = get_close_matches(name.rpartition(".")[2], known, n=MAX_SUGGESTIONS, cutoff=0.5)
-    hint = [f"Did you mean {join_words(near, 'or')}?"] if near else []
+    near = find_similar(name.rpartition(".")[2], known)
+    hint = [suggest(near, "")] if near else []
     several = [each.strip() for each in name.split(",")]
     if len(several) > 1 and all(each.rpartition(".")[2] in known for each in several):
         hint = [f"Repeat the flag: {' '.join(f'--targets {each}' for each in several)}"]

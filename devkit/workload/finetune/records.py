@@ -34,8 +34,8 @@ from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
-from devkit.reading import read_chunks
-from devkit.text import format_bytes, format_count, join_words, to_one_line
+from devkit.reading import find_similar_paths, read_chunks
+from devkit.text import format_bytes, format_count, join_words, suggest, to_one_line
 from devkit.workload.finetune.files import HubRepository, explain_hub_error
 
 RECORD_FORMATS_HINT = (
@@ -539,12 +539,9 @@ def _find_sources(name: str) -> list[str]:
         return [f"{path}"]
     if _HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS_BY_SUFFIX:
         return [name]
-    try:
-        siblings = sorted(each.name for each in path.parent.iterdir())
-    except OSError:
-        raise DevkitError(f"no file or folder {name}", f"The folder {path.parent} does not exist either.") from None
-    near = [f"{path.parent / each}" for each in get_close_matches(path.name, siblings, n=3)]
-    hint = f"Did you mean {join_words(near, 'or')}?" if near else "Check the path; a data set on the hub is owner/name."
+    if not path.parent.is_dir():
+        raise DevkitError(f"no file or folder {name}", f"The folder {path.parent} does not exist either.")
+    hint = suggest(find_similar_paths(path), "Check the path; a data set on the hub is owner/name.")
     raise DevkitError(f"no file or folder {name}", hint)
 
 

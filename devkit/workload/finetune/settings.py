@@ -15,7 +15,7 @@ from devkit.facts.settings import (
     format_option,
     validate_ranges,
 )
-from devkit.text import join_words
+from devkit.text import find_similar, join_words, suggest
 
 
 class Schedule(StrEnum):
@@ -73,7 +73,7 @@ class FinetuneSettings:
     ] = ()
     dora: Annotated[bool, SettingInfo("Train with DoRA (weight-decomposed LoRA).", section="Method")] = False
     sequence: Annotated[
-        int, SettingInfo("Sequence length: the longest row, in tokens.", at_least=2, section="Data")
+        int, SettingInfo("Sequence length: the longest row, in tokens.", example="TOKENS", at_least=2, section="Data")
     ] = 2048
     packing: Annotated[
         bool | None, SettingInfo("Pack short sequences into one row, without cross-attention.", section="Data")
@@ -274,8 +274,9 @@ def parse_assignment(assignment: str) -> dict[str, Any]:
     name = key.strip().replace("-", "_")
     known = describe_settings(FinetuneSettings)
     if name not in known or not value:
-        problem = f"{name} is not a setting" if value else "expected KEY=VALUE"
-        raise DevkitError(f"invalid --set {assignment}: {problem}", f"Known keys: {', '.join(known)}.")
+        problem = "expected KEY=VALUE" if name in known else f"{name} is not a setting"
+        hint = suggest(find_similar(name, known) if name not in known else (), f"Known keys: {', '.join(known)}.")
+        raise DevkitError(f"invalid --set {assignment}: {problem}", hint)
     text = f"{name} = {write_value(value, find_setting_type(FinetuneSettings, name))}"
     try:
         document = parse_toml(text)
