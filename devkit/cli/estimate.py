@@ -33,6 +33,7 @@ from devkit.estimate.settings import (
     Stack,
     TrainingSettings,
     decode_settings,
+    replace_bf16,
 )
 from devkit.formats.jsonc import format_json_error
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
@@ -40,6 +41,7 @@ from devkit.text import escape_text, find_similar, suggest
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
+    from devkit.estimate.report import EstimateReport
     from devkit.facts.gpu import Gpu
 
 EstimateOptions = Mapping[str, Any]
@@ -231,11 +233,16 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
     }
     options = _CommandOptions(**given)
     settings = build_estimate_settings(flags, is_inference=options.inference)
+    gpus = _find_gpus(options, settings.precision)
+    if gpus and flags["both"]["precision"] is None and all(each.lacks_bf16 for each in gpus):
+        flags["both"]["precision"] = replace_bf16(settings)
+        settings = build_estimate_settings(flags, is_inference=options.inference)
+        gpus = _find_gpus(options, settings.precision)
     config, name = find_model_config(options.model, build_model_config(options.shape, model=options.model))
     scenario = Scenario(
         shape=build_model_shape(config, name=name),
         settings=settings,
-        gpus=_find_gpus(options, settings.precision),
+        gpus=gpus,
         tokens=options.tokens or 0,
     )
     memory = estimate_memory(scenario)
@@ -244,7 +251,8 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         click.echo(format_term(memory, options.why, width=width))
         ctx.exit(ExitCode.DONE)
     report = build_estimate_report(scenario, memory)
-    command = format_finetune_command(options.model, settings) if isinstance(settings, TrainingSettings) else ""
+    fitting = settings if report.fits_somewhere else _find_fitting(report)
+    command = format_finetune_command(options.model, fitting) if isinstance(fitting, TrainingSettings) else ""
     if options.as_json:
         document = {**serialize_estimate_report(report), "command": command or None}
         click.echo(dump_json(document))
@@ -254,9 +262,17 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
             draw_estimate(make_console(sys.stdout), report, text)
         else:
             click.echo(text)
-        if command and report.fits_somewhere:
+        if not command and not report.fits_somewhere and report.smallest:
+            command = shlex.join(["devkit", "estimate", *ctx.meta["words"], "--gpu", report.smallest.name])
+        if command:
             click.echo(escape_text(f"\nNext:\n  {command}"))
     ctx.exit(ExitCode.DONE if report.fits_somewhere else ExitCode.ANSWER_IS_NO)
+
+
+def _find_fitting(report: "EstimateReport") -> TrainingSettings | None:
+    """Return the first settings with which it would fit on one of the GPUs, or on several; None without such."""
+    choices = (choice for each in report.gpus for choice in (*each.better, each.together) if choice)
+    return next((choice.settings for choice in choices), None)
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, object]:

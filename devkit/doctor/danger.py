@@ -1,7 +1,7 @@
 """Commands that restart, remove or take over, and the machines on which a finding may print them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from itertools import takewhile
@@ -52,6 +52,11 @@ def find_harm(command: str) -> Harm | None:
     if _OWN_CACHES.search(command):
         return None
     return next((harm for harm, pattern in _PATTERNS.items() if pattern.search(command)), None)
+
+
+def put_restarts_last(commands: Iterable[str]) -> tuple[str, ...]:
+    """Return the commands in their order, but for those that restart the machine: what comes after one of them never runs."""
+    return tuple(sorted(commands, key=lambda command: find_harm(command) is Harm.RESTART))
 
 
 def find_manager(facts: Facts) -> str:

@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any
 
 from devkit.doctor import fixes
-from devkit.doctor.danger import withhold
+from devkit.doctor.danger import put_restarts_last, withhold
 from devkit.doctor.model import (
     Check,
     Confidence,
@@ -175,7 +175,7 @@ def render_fix(
     if row is None:
         raise LookupError(f"no fix is for {variant}")
     expanded = (each for command in row.commands for each in _expand(command, values, facts))
-    commands = tuple(fixes.adapt_to_settings_files(each, facts) for each in expanded)
+    commands = put_restarts_last(fixes.adapt_to_settings_files(each, facts) for each in expanded)
     commands, note = fixes.adapt_to_image(commands, facts)
     is_podmans = variant["engine"] == "podman" and row.restart is Restart.ENGINE
     has_no_daemon = is_podmans and not any(" restart " in command for command in commands)
@@ -265,7 +265,7 @@ def show_commands(
 ) -> tuple[str, ...]:
     """Show the commands of a fix for a machine of that distribution family and engine, of which nothing else is known."""
     engine = engine or row.when.get("engine", ("docker",))[0]
-    return tuple(each for command in row.commands for each in _show_command(command, family, engine))
+    return put_restarts_last(each for command in row.commands for each in _show_command(command, family, engine))
 
 
 def _show_command(command: str, family: fixes.DistroFamily, engine: str) -> Iterator[str]:

@@ -35,12 +35,13 @@ def recommend_settings(
     """Recommend the fastest settings that are certain to fit; if none are, those that fit tightly.
 
     The sequence length and the purpose of the training stay: only how it is done changes. LoRA becomes QLoRA only where
-    no other change makes it fit: 4-bit weights are slower, and rounded.
+    no other change is certain to fit: 4-bit weights are slower, and rounded.
     """
     methods = (requested.method, Method.QLORA) if requested.method is Method.LORA else (requested.method,)
     found: list[Recommendation] = []
     for method in methods:
-        found = found or list(_list_fitting(shape, requested, gpu, method))
+        if not any(each.verdict is Fit.FITS for each in found):
+            found += _list_fitting(shape, requested, gpu, method)
     surest = [each for each in found if each.verdict is Fit.FITS] or found
     best: dict[tuple[Method, bool], Recommendation] = {}
     for each in sorted(surest, key=lambda each: (each.slowness, len(each.changes))):

@@ -17,6 +17,7 @@ from devkit.estimate.settings import (
     Precision,
     Quantization,
     TrainingSettings,
+    replace_bf16,
 )
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
@@ -247,7 +248,7 @@ def describe_fit(each: GpuReport, report: EstimateReport) -> tuple[str, str, str
     gpu, device = each.gpu, report.estimate.device_peak_bytes
     verdict = _VERDICTS[each.verdict]
     if gpu.lacks_bf16 and report.settings.precision is Precision.BF16 and each.verdict is not Fit.DOES_NOT_FIT:
-        verdict = f"the GPU has no bf16 hardware, so use --dtype fp16; {verdict} in memory"
+        verdict = f"{verdict} with --dtype {replace_bf16(report.settings)}, because the GPU has no bf16 hardware"
     peak = f"{format_bytes(device.point)} of {format_bytes(gpu.memory_bytes)}, at most {format_bytes(device.upper)}"
     return verdict, gpu.name if gpu.count == 1 else f"{gpu.name} (one of {gpu.count})", peak
 
@@ -370,9 +371,8 @@ def format_term(estimate: MemoryEstimate, name: str, *, width: int) -> str:
     terms = (*estimate.terms, *estimate.overheads)
     found = [term for term in terms if term.name.lower() == name.lower()]
     if not found:
-        raise DevkitError(
-            f"the peak does not have a term {name!r}", f"It has: {', '.join(term.name for term in terms)}."
-        )
+        known = "; ".join(term.name for term in terms)
+        raise DevkitError(f"the peak does not have a term {name!r}", f"It has: {known}.")
     return "\n".join(
         f"{term.name}: {format_bytes(term.bytes)}\n{wrap_text(term.formula, width=width, indent='  ')}\n  {term.source}"
         for term in found

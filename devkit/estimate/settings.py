@@ -223,6 +223,13 @@ class InferenceSettings:
 MAX_SIZE = 1 << 34
 
 
+def replace_bf16(settings: TrainingSettings | InferenceSettings) -> Precision:
+    """Return the data type for a GPU without bf16: fp16 loses small updates of whole models, and TRL scales no loss for it."""
+    is_whole = isinstance(settings, TrainingSettings) and settings.method is Method.FULL
+    is_of_trl = isinstance(settings, TrainingSettings) and settings.objective is not Objective.SFT
+    return Precision.FP32 if is_whole or is_of_trl else Precision.FP16
+
+
 def validate_sizes(sizes: Mapping[str, int]) -> None:
     """Raise DevkitError for a flag whose number cannot be a number of things."""
     for flag, size in sizes.items():

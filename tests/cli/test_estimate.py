@@ -100,7 +100,11 @@ def test_how_many_gpus_it_takes_is_said_where_one_is_too_small():
 
 
 def test_a_gpu_without_bf16_is_told_of():
-    assert "the GPU has no bf16 hardware, so use --dtype fp16" in run("llama-3.2-1b", "--gpu", "T4")[1]
+    for words, dtype in ((), "fp16"), (("--method", "full"), "fp32"), (("--inference",), "fp16"):
+        said = run("llama-3.2-1b", "--gpu", "T4", *words)[1]
+        assert f", {dtype}, " in said and "bf16" not in said
+    asked = run("llama-3.2-1b", "--gpu", "T4", "--dtype", "bf16")[1]
+    assert asked.startswith("fits with --dtype fp16, because the GPU has no bf16 hardware: Tesla T4")
     assert "bf16:" not in run("llama-3.2-1b", "--gpu", "T4", "--dtype", "fp16")[1]
     assert "no units" not in run("llama-3.2-1b", "--gpu", "RTX 3090")[1]
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from devkit.doctor.danger import put_restarts_last
 from devkit.doctor.model import Check, Crashed, Found, Passed, Severity, Skipped
 from devkit.doctor.report.lines import Line, Marks, Tone
 from devkit.doctor.report.page import SEVERITY_WORDS, Page
@@ -77,8 +78,8 @@ def _add_group(
     page.add_message(shown.finding)
     if others:
         page.add(f"the same of {join_words(other.finding.subject for other in others)}", indent="  ")
-    commands = dict.fromkeys(command for each in group for command in each.finding.fix.commands)
-    page.add_fix(replace(shown.finding, fix=replace(shown.finding.fix, commands=tuple(commands))), shown.check)
+    commands = put_restarts_last(dict.fromkeys(command for each in group for command in each.finding.fix.commands))
+    page.add_fix(replace(shown.finding, fix=replace(shown.finding.fix, commands=commands)), shown.check)
     needed = len(page.lines)
     if followers:
         codes = dict.fromkeys(follower.check.code for follower in followers)
@@ -87,8 +88,12 @@ def _add_group(
         says = f"{format_count(len(followers), 'finding')}{checks} {verb} from it: {join_words(codes)}"
         page.add(says, indent="  ", tone=Tone.QUIET)
     page.add_evidence(shown.finding)
-    if max_lines and not verbose:
-        del page.lines[max(max_lines, needed) :]
+    if max_lines and not verbose and len(page.lines) > max(max_lines, needed):
+        kept = max(max_lines - 1, needed)
+        while kept > needed and page.lines[kept].text.startswith("    "):
+            kept -= 1  # the rest of a reading
+        del page.lines[kept:]
+        page.add("… --verbose shows the rest", indent="  ", tone=Tone.QUIET)
     for follower in followers if verbose else ():
         page.add("")
         page.add_message(follower.finding)
