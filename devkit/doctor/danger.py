@@ -39,6 +39,7 @@ _PATTERNS: Mapping[Harm, re.Pattern[str]] = {
 
 _OWN_CACHES = re.compile(r"\bcache purge\b|\brm -\w+ (?:~|\$HOME)/\.(?:cache|triton|nv)\b|systemctl --user|wsl\.exe")
 """What can be made again, and services of this user alone."""
+_RESTARTS = re.compile(r"(?:sudo )?(?:systemctl )?(?:reboot|poweroff|halt|shutdown)\b")
 _UNPROVEN = "the cause is not proven"
 _OF_THE_MACHINE = (Side.HOST, Side.WSL)
 """Sides on which a command reaches the machine: an image, a container and a project are the user's to rebuild."""
@@ -56,7 +57,7 @@ def find_harm(command: str) -> Harm | None:
 
 def put_restarts_last(commands: Iterable[str]) -> tuple[str, ...]:
     """Return the commands in their order, but for those that restart the machine: what comes after one of them never runs."""
-    return tuple(sorted(commands, key=lambda command: find_harm(command) is Harm.RESTART))
+    return tuple(sorted(commands, key=lambda command: bool(_RESTARTS.match(command))))
 
 
 def find_manager(facts: Facts) -> str:

@@ -56,7 +56,7 @@ CASES = [
     ("install-driver", {"wanted": "580"}, "Windows", "windows", ()),
     ("enroll-key", {}, "Ubuntu", "host", ("sudo mokutil --import /var/lib/shim-signed/mok/MOK.der", "sudo reboot")),
     ("enroll-key", {}, "Debian", "host", ("sudo mokutil --import /var/lib/dkms/mok.pub", "sudo reboot")),
-    ("load-new-module", {"rebooted": "no"}, "Ubuntu", "host", ("sudo reboot", HOLD)),
+    ("load-new-module", {"rebooted": "no"}, "Ubuntu", "host", (HOLD, "sudo reboot")),
     (
         "load-new-module",
         {"rebooted": "since the upgrade"},

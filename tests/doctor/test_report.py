@@ -311,7 +311,12 @@ def test_a_known_error_is_shown_with_all_that_is_known_of_it():
     )
     lines = format_match(match, width=80, marks=ASCII_MARKS)
     assert [line.text for line in lines] == [
-        *("x problem: the cause", "  fix (host): Do this.", "      sudo do", "  likely, says DRV001"),
+        *(
+            "x problem: the cause",
+            "  fix (host): Do this.",
+            "      sudo do",
+            "  likely: DRV001 - devkit explain DRV001",
+        ),
         *("  seen in line 3 of worker 1: no driver", "  against it: no; word", "  or possible: another"),
         *("  fix (host): Do that.", "  for it: a word", "  decides:", "      look"),
         "  follows in line 9: it failed: a failure",

@@ -51,6 +51,7 @@ def written_out(template):
 STATED = {
     "rebooted": "# reboot",
     "mig_devices": "| No MIG devices found |",
+    "held_here": "a total capacity of 24 GiB of which 1 GiB is free; this process has 23 GiB memory in use",
     "wsl": "WSL 2",
     "macos": "/Users/amy/app.py",
     "windows_build": "[Version 10.0.19043.1586]",

@@ -249,6 +249,8 @@ NO_LIBRARY = (
 )
 TWO_GPUS = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:1 and "
 FEW_IDS = "Error: there might not be enough IDs available in the namespace (requested 0:15 for /etc/shadow)"
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.12 GiB is free. "
+HELD = "Including non-PyTorch memory, this process has {} memory in use."
 FEW_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 
 
@@ -258,6 +260,7 @@ FEW_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
         pytest.param(BUSY, "| No MIG devices found |", "exclusive use", "MIG mode", id="MIG without devices"),
         pytest.param(MISMATCH, "# reboot\n", "old kernel module", "a reboot does not fix", id="rebooted"),
         pytest.param(NO_LIBRARY, "* Ubuntu   Stopped   1\n", "finds no driver", "Ubuntu runs in WSL 1", id="WSL 1"),
+        pytest.param(FULL, HELD.format("22.50 GiB"), "or another process", "does not fit", id="full by itself"),
         pytest.param(FEW_IDS, "ra:100000:65536\nra:1000:1\n", "user ID outside", "of 65536 IDs, but", id="range"),
         pytest.param(FEW_GPUS, "Requests:\n  nvidia.com/gpu:  2\n", "advertises none", "requests 2 GPUs", id="wanted"),
     ],
@@ -265,6 +268,13 @@ FEW_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 def test_a_fact_of_the_text_chooses_the_cause(error, fact, without, stated):
     assert without in find_known_errors(error, is_ours=True)[0].cause
     assert stated in find_known_errors(f"{fact}\n{error}", is_ours=True)[0].cause
+
+
+@pytest.mark.parametrize(
+    ("held", "names"), [("22.50 GiB", False), ("17.0 GiB", False), ("16.5 GiB", True), ("0.50 MiB", True)]
+)
+def test_the_share_of_a_process_decides_whether_another_one_is_named(held, names):
+    assert ("another process" in find_known_errors(FULL + HELD.format(held))[0].cause) is names
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,9 @@ def format_match(match: Match, *, width: int, marks: Marks) -> tuple[Line, ...]:
     finding = Finding(match.severity, match.cause, match.fix)
     page.add_message(finding)
     page.add_fix(finding)
-    source = f"says {match.code}" if match.code else f"as {match.family}"
-    page.add(f"{match.confidence.value}, {source}", indent="  ", tone=Tone.QUIET)
+    explain = f": {match.code} {page.marks.dot} devkit explain {match.code}"
+    source = explain if match.code else f", as {match.family}"
+    page.add(f"{match.confidence.value}{source}", indent="  ", tone=Tone.QUIET)
     place = f" in line {match.line}" if match.line > 1 else ""
     place += f" of {match.source}" if match.source else ""
     page.add(f"seen{place}: {match.matched}", indent="  ", hanging="  ", tone=Tone.QUIET)

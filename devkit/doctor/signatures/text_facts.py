@@ -19,6 +19,8 @@ MAX_READ = 128 * 1024
 """Characters at either end of a text in which facts are looked for."""
 MAX_ABOVE = 20
 """Lines above an error in which a value belongs to it where a text has others."""
+MOST = 0.75
+"""Share of a GPU's used memory from which one process is why it is full."""
 MAX_STATED = 200
 """Facts of one name that are kept."""
 
@@ -41,7 +43,18 @@ READINGS: Mapping[str, _Reading] = {
     name: _Reading(**decode_fields(row, _Reading)) for name, row in load(__package__, "facts").items()
 }
 _TAKE_FIRST = tuple(name for name, each in READINGS.items() if each.takes_first)
-FACT_NAMES = (*READINGS, "needed_cuda", "isolated_build", "solved", "moved", "tried", "engine", "form", "command")
+FACT_NAMES = (
+    *READINGS,
+    "needed_cuda",
+    "isolated_build",
+    "held_here",
+    "solved",
+    "moved",
+    "tried",
+    "engine",
+    "form",
+    "command",
+)
 """Names that conditions and sentences of rows may use, besides the captures of their texts."""
 _VARIABLE = re.compile(
     r"\b((?:CUDA|NCCL|NVIDIA|TORCH|PYTORCH|HF|VLLM|BNB|XLA|UV|PIP|LD|TF|OMP|GLOO|SLURM|DOCKER)_[A-Z0-9_]{2,50})"
@@ -154,6 +167,13 @@ class TextFacts:
         return min(named.intersection(name for row in rows for name in row.distributions), default="")
 
     @property
+    def held_here(self) -> str:
+        """Say that the process itself holds most of what is used of a full GPU, by the numbers of the text; "" otherwise."""
+        total, free, held = (_parse_mib(self.find(name)) for name in ("gpu_memory", "free_memory", "held_memory"))
+        shown = f"this process holds {self.find('held_memory')} of {self.find('gpu_memory')}"
+        return shown if total and held > MOST * (total - free) else ""
+
+    @property
     def python(self) -> str | None:
         """The Python release, such as 3.11."""
         found = self.find("python")
@@ -182,8 +202,8 @@ class TextFacts:
         """Return the facts that a text states once, by name, for conditions and sentences."""
         names = dict.fromkeys(each.name for each in self.stated if ":" not in each.name)
         known = {name: value for name in names if (value := self.find(name))}
-        computed = {"needed_cuda": self.needed_cuda, "isolated_build": self.isolated_build}
-        known |= {name: value for name, value in computed.items() if value}
+        for name in ("needed_cuda", "isolated_build", "held_here"):
+            known |= {name: value} if (value := getattr(self, name)) else {}
         return known | {name: self.list_values(name)[0] for name in _TAKE_FIRST if name in names}
 
     def as_ubuntu(self) -> "TextFacts":
@@ -220,6 +240,12 @@ class TextFacts:
             docker_group_is_active=unknown,
             runs_systemd=unknown,
         )
+
+
+def _parse_mib(text: str) -> float:
+    """Parse torch's "1.12 GiB"; 0 for ""."""
+    number, _, unit = text.partition(" ")
+    return float(number or 0) * (1024 if unit == "GiB" else 1)
 
 
 def _parse(version: str) -> Release | None:
