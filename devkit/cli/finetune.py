@@ -1,6 +1,7 @@
 """`devkit finetune`: fine-tune a language model."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.command import Command
+from devkit.cli.output import print_next
 from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError
 from devkit.facts.settings import describe_settings, format_flag
@@ -109,6 +111,8 @@ def finetune(
 
             code = run_finetuning(settings, listeners=(listener,), trackers=reported, dry_run=dry_run)
         write_exit_code(code)
+    if dry_run and not as_json and "RANK" not in os.environ:
+        print_next(shlex.join(["devkit", "finetune", *(word for word in ctx.meta["words"] if word != "--dry-run")]))
     ctx.exit(code)
 
 

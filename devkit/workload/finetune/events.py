@@ -313,10 +313,16 @@ def _end(event: Event) -> str:
     return f'{done}\n{event["result"]}\nTry it: {try_it} "..."'
 
 
+def _plan(event: Event) -> str:
+    steps, rows = format_count(event["steps"], "step"), format_count(event["rows"], "row")
+    return f"would train {steps} on {rows} and write {event['output']}; nothing was loaded or written"
+
+
 _FORMATS: dict[str, Callable[[Event], str]] = {
     "decision": lambda event: f"{event['name'].replace('_', ' ')}: {event['value']} - {event['because']}",
     "estimate": _estimate,
     "note": lambda event: f"note: {event['text']}",
+    "plan": _plan,
     "start": _start,
     "skipped": lambda event: (
         f"step {event['step']}: skipped, loss {_number(event['loss'])}, gradient norm {_number(event['gradient_norm'])}"

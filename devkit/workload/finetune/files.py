@@ -329,7 +329,10 @@ def _find_weights(folder: Path) -> tuple[Path, ...]:
             return _find_shards(folder / f"{single}.index.json")
         if (folder / single).is_file():
             return (folder / single,)
-    raise DevkitError(f"{folder} has a config.json but no weights", "Also fetch model.safetensors or its shards.")
+    raise DevkitError(
+        f"{folder} has a config.json but no weights",
+        "Also fetch model.safetensors or its shards: devkit fetch OWNER/NAME, and name that as --model.",
+    )
 
 
 def _find_shards(index: Path) -> tuple[Path, ...]:

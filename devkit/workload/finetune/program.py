@@ -58,7 +58,7 @@ from devkit.workload.finetune.process import (
 )
 from devkit.workload.finetune.run_folder import RunRecord, lock_run_folder, prepare_run_folder
 from devkit.workload.finetune.settings import FinetuneSettings, validate_finetune_settings
-from devkit.workload.finetune.trainer import FinetuneTrainer, RunContext, RunTrainer
+from devkit.workload.finetune.trainer import FinetuneTrainer, RunContext, RunTrainer, build_loader, count_steps
 from devkit.workload.launch import PREEMPTED_EXIT_CODE
 
 EXIT_CODES = {
@@ -91,7 +91,9 @@ def run_finetuning(
         if dry_run:
             events = Events(None, listeners if ranks.is_rank0 else ())
             inputs = gather_inputs(settings, ranks, events)
-            _emit_decisions(events, inputs, make_decisions(inputs, ranks))
+            decisions = make_decisions(inputs, ranks)
+            _emit_plan(events, inputs, decisions)
+            _emit_decisions(events, inputs, decisions)
             return EXIT_CODES[RunOutcome.DONE]
         with lock_run_folder(settings.output, ranks):
             ranks.on_rank0_broadcast(lambda: prepare_run_folder(settings.output, resume=settings.resume))
@@ -272,6 +274,15 @@ def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
             estimator=build_memory_estimator(inputs.files.config, whole_parameters=inputs.whole_parameters),
         )
     )
+
+
+def _emit_plan(events: Events, inputs: RunInputs, decisions: Decisions) -> None:
+    settings, rows = inputs.settings, len(inputs.data.train)
+    per_epoch = rows / settings.batch
+    if settings.objective is Objective.SFT:
+        loader = build_loader(inputs.data.train, settings, decisions)
+        rows, per_epoch = len(loader.rows), loader.steps_per_epoch
+    events("plan", steps=count_steps(settings, per_epoch), rows=rows, output=str(settings.output))
 
 
 def _emit_decisions(events: Events, inputs: RunInputs, decisions: Decisions) -> None:

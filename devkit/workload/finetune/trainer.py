@@ -407,6 +407,23 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
                 generation.save_pretrained(str(folder))
 
 
+def build_loader(examples: Sequence[Example], settings: FinetuneSettings, decisions: Decisions) -> BatchLoader:
+    """Build what deals the rows of supervised fine-tuning to its steps."""
+    return BatchLoader(
+        examples,
+        batch=settings.batch,
+        sequence=settings.sequence,
+        seed=settings.seed,
+        pack=decisions.packing,
+        flat=decisions.attention is Attention.VARLEN or decisions.packing,
+    )
+
+
+def count_steps(settings: FinetuneSettings, steps_per_epoch: float) -> int:
+    """Count the optimizer steps of a run."""
+    return settings.steps or max(1, round(settings.epochs * steps_per_epoch))
+
+
 class FinetuneTrainer(RunTrainer):
     """Supervised fine-tuning: the Trainer with our loss and our rows.
 
@@ -418,15 +435,15 @@ class FinetuneTrainer(RunTrainer):
         settings, decisions, data, ranks = run.settings, run.decisions, run.data, run.ranks
         self._settings, self._decisions, self._ranks, self._events = settings, decisions, ranks, run.events
         model = prepare_model(run.base.model, settings, decisions)
-        self._loader = self._build_loader(data.train)
+        self._loader = build_loader(data.train, settings, decisions)
         self.rows = self._loader.rows
-        self._eval_loader = self._build_loader(data.held_out) if data.held_out else None
+        self._eval_loader = build_loader(data.held_out, settings, decisions) if data.held_out else None
         # FSDP2 replaces the parameters, which the optimizer gets.
         self._parallel = self._wrap_parallel(model)
         self._passes = ForwardBackward(
             self._parallel, ranks, is_sharded=decisions.is_sharded, stop_requested=run.stop_requested
         )
-        steps = settings.steps or max(1, round(settings.epochs * self._loader.steps_per_epoch))
+        steps = count_steps(settings, self._loader.steps_per_epoch)
         super().__init__(
             run,
             model=model,
@@ -434,17 +451,6 @@ class FinetuneTrainer(RunTrainer):
             args=transformers.TrainingArguments(**list_arguments(settings, decisions, ranks, steps=steps)),
             train_dataset=self.rows,
             eval_dataset=self._eval_loader.rows if self._eval_loader else None,
-        )
-
-    def _build_loader(self, examples: Sequence[Example]) -> BatchLoader:
-        settings, decisions = self._settings, self._decisions
-        return BatchLoader(
-            examples,
-            batch=settings.batch,
-            sequence=settings.sequence,
-            seed=settings.seed,
-            pack=decisions.packing,
-            flat=decisions.attention is Attention.VARLEN or decisions.packing,
         )
 
     def _wrap_parallel(self, model: Model) -> ParallelModel:

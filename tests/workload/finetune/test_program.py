@@ -154,7 +154,7 @@ def test_a_dry_run_emits_its_decisions_and_writes_nothing(run_factory):
 
     events, settings = [], run_factory.settings()
     assert run_finetuning(settings, listeners=(events.append,), dry_run=True) == 0
-    assert {each["event"] for each in events} == {"decision", "estimate", "note"}
+    assert {each["event"] for each in events} == {"plan", "decision", "estimate", "note"}
     assert not settings.output.exists()
 
 
