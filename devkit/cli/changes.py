@@ -69,14 +69,15 @@ def confirm_and_write(root: Path, changes: "Sequence[FileChange]", options: Writ
         write_changes(root, tuple(changes))
 
 
-def print_plan(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
-    """Print the plan in one line, the project's packages, and warnings as of the day `on`, today by default."""
+def print_plan(plan: "Plan", proof: str = "", *, wants_cpu: bool, on: str | None = None) -> None:
+    """Print the plan in one line, its proof, the project's packages, and warnings as of the day `on`, today by default."""
     from devkit.solver.output import describe_resolution
 
     has = f"torch {plan.torch} ({plan.variant})"
     if not plan.torch:
         has = f"{', by '.join((plan.framework.label, *plan.additions))}: {plan.because('framework')}"
-    print_wrapped(f"{plan.base_image} with Python {plan.python} and {has}")
+    for line in (f"{plan.base_image} with Python {plan.python} and {has}", *([proof] if proof else [])):
+        print_wrapped(line)
     if resolved := describe_resolution(plan):
         print_wrapped(resolved)
     print_warnings(plan, wants_cpu=wants_cpu, on=on)
@@ -116,7 +117,7 @@ def format_compile_costs(plan: "Plan") -> list[str]:
     from devkit.solver.compiled_packages import list_compile_costs
 
     lines = list_compile_costs(plan, cores=os.cpu_count() or 1, memory_gb=measure_memory_gb())
-    return [wrap_text(line, width=shutil.get_terminal_size().columns) for line in lines]
+    return [wrap_text(line, width=shutil.get_terminal_size().columns, hanging="  ") for line in lines]
 
 
 def print_choices(dependencies: "Dependencies") -> None:
@@ -140,7 +141,7 @@ def print_changes(changes: "Sequence[FileChange]", *, show_diff: bool) -> None:
         shown = f"{folder}/{{{', '.join(names)}}}" if folder and len(names) > 1 else ", ".join(names)
         rows.append(("create", f"{folder}/{names[0]}" if folder and len(names) == 1 else shown))
     if rows:
-        click.echo(format_table(rows, indent="  "))
+        click.echo(format_table(rows, indent="  ", width=shutil.get_terminal_size().columns))
     if show_diff:
         diff = "\n".join(change.format_diff() for change in changed if not change.path.endswith(".lock"))
         if is_drawn(sys.stdout):

@@ -185,13 +185,15 @@ _OF_PROJECTS = (".git", "pyproject.toml", "requirements.txt", "environment.yml",
 
 
 def _print_next(facts: "Facts", report: "Report", folder: Path) -> None:
-    """Print the command that writes a dev container, for a project without one on a machine that is ready for it."""
+    """Print what comes next: the repair of problems, and for a project on a machine that is ready, its dev container."""
     from devkit.doctor.report.report import Health
     from devkit.facts.project import Project
 
     is_ready = report.health in (Health.HEALTHY, Health.WARNINGS) and facts.container is None
     lacks_one = isinstance(facts.project, Project) and not facts.project.dev_containers
-    if is_ready and lacks_one and any((folder / name).exists() for name in _OF_PROJECTS):
+    if report.health is Health.PROBLEMS:
+        print_next("devkit doctor --fix")
+    elif is_ready and lacks_one and any((folder / name).exists() for name in _OF_PROJECTS):
         print_next(shlex.join(["devkit", "init", *([] if folder == Path() else [str(folder)])]))
 
 

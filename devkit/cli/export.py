@@ -20,6 +20,7 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.command import Command
+from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.runtime import hold_project
 from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError, ExitCode
@@ -37,7 +38,7 @@ from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_tar
 from devkit.facts.settings import SettingInfo, describe_settings, format_flag
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.render.devkit_toml import DEVKIT_TOML
-from devkit.text import format_count, wrap_text
+from devkit.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from devkit.export.task_builder import ExportedProject, TaskAndEstimate
@@ -193,6 +194,7 @@ def _finish(ctx: click.Context, result: "ExportResult", flags: dict[str, Any], *
     settings = (result.settings_change,) if result.settings_change is not None else ()
     changed = select_changed((*settings, *result.changes))
     if not as_json:
+        print_wrapped(_describe_fit(result.task))
         print_changes((*settings, *result.changes), show_diff=flags["check"])
     if not is_dry_run:
         from devkit.render.changes import write_changes
@@ -211,18 +213,34 @@ def _finish(ctx: click.Context, result: "ExportResult", flags: dict[str, Any], *
     ctx.exit(ExitCode.ANSWER_IS_NO if has_conflicts or (flags["check"] and changed) else ExitCode.DONE)
 
 
+def _describe_fit(built: "TaskAndEstimate") -> str:
+    """Describe in one line what the job runs on, and whether its memory suffices there."""
+    task, needs = built.task, built.needs
+    gpus = f"{task.accelerator.count} x {task.accelerator.name or 'any GPU'}" if task.accelerator.count else "the CPU"
+    where = f"{format_count(task.nodes, 'node')} with {gpus}{' each' if task.nodes > 1 else ''}"
+    if needs is None or needs.gpu is None or needs.verdict is None:
+        return f"not estimated: this job's memory; {where}"
+    sizes = f"{format_bytes(needs.peak_bytes)} of {format_bytes(needs.gpu.memory_bytes)}"
+    return f"{needs.verdict.value.replace('-', ' ')}: {sizes} on each GPU; {where}"
+
+
 def _print_end(result: "ExportResult", changed: int, *, is_dry_run: bool) -> None:
     for each in result.settings.stored:
         click.echo(f"  {each}")
     for note in result.notes:
-        click.echo(wrap_text(f"! note: {note}", width=80))
+        print_wrapped(f"! note: {note}")
     if not changed:
         click.echo("up to date: nothing to change.")
         return
     verb = "would write" if is_dry_run else "wrote"
     stored = f", and {', '.join(result.stored_settings)} in devkit.toml" if result.stored_settings else ""
-    click.echo(wrap_text(f"{verb} {format_count(changed, 'file')} in {result.folder}{stored}", width=80))
-    if not is_dry_run:
+    print_wrapped(f"{verb} {format_count(changed, 'file')} in {result.folder}{stored}")
+    if is_dry_run:
+        words = click.get_current_context().meta["words"]
+        kept = [word for word in words if word not in ("--dry-run", "--check")]
+        command = ["--", *result.settings.job.command] if result.task.task.is_own_command else []
+        print_next(shlex.join(["devkit", "export", result.target, *kept, *command]))
+    else:
         click.echo("Next:" if result.root == Path.cwd() else f"Next, in {result.root}:")
         for step in result.next_steps:
             click.echo(f"  {step}")

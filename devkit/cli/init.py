@@ -32,7 +32,7 @@ from devkit.cli.changes import (
 from devkit.cli.command import Command
 from devkit.cli.existing_container import adopt_existing_container, list_compose_offers
 from devkit.cli.locks import LockOptions, lock_options, lock_project
-from devkit.cli.output import print_wrapped
+from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.plan import plan_with_packages, resolve_option
 from devkit.cli.plan_options import (
     ContainerOptions,
@@ -192,8 +192,7 @@ def init(
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     require_expected(changes, writing)
     if not as_json:
-        print_wrapped(proof)
-        print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
+        print_plan(answer, proof, wants_cpu=project.settings.vendor == "cpu")
         print_summary(answer, project.dependencies)
         print_system_packages(answer, has_sudo=project.settings.sudo)
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
@@ -221,6 +220,7 @@ def init(
         click.echo("unchanged: the dev container matches this plan.")
     elif dry_run:
         click.echo(f"would write {files}; nothing was written.")
+        print_next(shlex.join(["devkit", "init", *(word for word in ctx.meta["words"] if word != "--dry-run")]))
     else:
         click.echo(f"wrote {files} to {'the new folder ' * is_new}{project.root}")
         for offer in offers:
@@ -468,7 +468,8 @@ def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
     """Print the files that count, the packages that they lead to, and how to choose others."""
     if dependencies.files:
         named = join_some(dependencies.files)
-        named += f", because {dependencies.because}" if dependencies.because else ""
+        is_said = dependencies.because.removeprefix("the project has ") in dependencies.files
+        named += f", because {dependencies.because}" if dependencies.because and not is_said else ""
         named += f", and not {join_words(dependencies.set_aside)}" if dependencies.set_aside else ""
         other = "use a different file with --requirements FILE, or none with --ignore-dependencies"
         print_wrapped(f"read: {named}; {other}")

@@ -96,6 +96,8 @@ def _examine(directory: Path) -> "list[Need]":
 
 def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
     """Go through the steps after the first, as far as possible. Returns what to do next."""
+    from devkit.devcontainer.configuration import NoDevContainerError
+
     where = shlex.quote(str(directory))
     again = f"devkit onboard {where}" if not needs else f"Do the steps listed above, then run: devkit onboard {where}"
     if stopping := sum(need.stops for need in needs):
@@ -106,9 +108,9 @@ def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
         steps.begin("init", f"devkit init {where}")
         try:
             container = find_project_container(directory, None)
-        except DevkitError as error:
+        except NoDevContainerError as error:
             steps.end("stopped", error.message)
-            return [*error.hint.splitlines(), again]
+            return [f"devkit init {where}", again]
         steps.end("skipped", f"{container.file} already exists")
         steps.begin("up", f"devkit up {where}")
         started = start(container)

@@ -170,7 +170,7 @@ def _write_file(text: str, path: Path) -> None:
     write_whole(path, text.encode(errors="backslashreplace"))
 
 
-def print_wrapped(text: str, *, indent: str = "", hanging: str = "") -> None:
+def print_wrapped(text: str, *, indent: str = "", hanging: str = "  ") -> None:
     """Print text folded to the terminal's width, with `hanging` before every line but the first."""
     click.echo(wrap_text(text, width=shutil.get_terminal_size().columns, indent=indent, hanging=hanging))
 

@@ -134,7 +134,7 @@ def plan(
             following = [f"Next: {shlex.join(['devkit', 'init', *click.get_current_context().meta['words']])}"]
         choices = () if ignore_dependencies else list_choices(dependencies)
         text = format_answer(answer, width=width, is_cpu_requested=wants_cpu, today=today())
-        text = "\n".join((text, *costs, *(wrap_text(line, width=width) for line in choices), *following))
+        text = "\n".join((text, *costs, *(wrap_text(line, width=width, hanging="  ") for line in choices), *following))
         document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)
     if as_json:
         click.echo(dump_json(document))

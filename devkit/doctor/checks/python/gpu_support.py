@@ -87,7 +87,7 @@ def visible_devices_exist(facts: Facts) -> Iterator[Problem]:
     unknown = next((entry for entry in entries if not _is_existing_gpu(entry, facts.gpus)), None)
     if unknown is None:
         return
-    evidence = (f"CUDA_VISIBLE_DEVICES={value}", f"{len(facts.gpus)} GPUs answer")
+    evidence = (f"CUDA_VISIBLE_DEVICES={value}", f"GPUs that answer: {len(facts.gpus)}")
     if entries.index(unknown):
         yield problem("unknown-entry", value=value, entry=unknown, evidence=evidence)
     else:
