@@ -468,7 +468,7 @@ def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
     """Print the files that count, the packages that they lead to, and how to choose others."""
     if dependencies.files:
         named = join_some(dependencies.files)
-        is_said = dependencies.because.removeprefix("the project has ") in dependencies.files
+        is_said = (dependencies.because.removeprefix("the project has "),) == dependencies.files
         named += f", because {dependencies.because}" if dependencies.because and not is_said else ""
         named += f", and not {join_words(dependencies.set_aside)}" if dependencies.set_aside else ""
         other = "use a different file with --requirements FILE, or none with --ignore-dependencies"

@@ -198,7 +198,8 @@ def format_answer(
     else:
         is_shown = {name for name, _ in answer.project_packages} <= {reason.field for reason in answer.reasons}
         resolved = "" if is_shown else wrap_text(describe_resolution(answer), width=width)
-        headline = f"plan: {describe_plan(answer)}\n{format_choices(answer, width=width)}"
+        headline = wrap_text(f"plan: {describe_plan(answer)}", width=width, hanging=_INDENT)
+        headline += f"\n{format_choices(answer, width=width)}"
         parts = [headline, resolved, _format_warnings(answer.warnings, width=width)]
     if isinstance(answer, Plan) and answer.lacks_gpu and not is_cpu_requested:
         hint = 'To plan for a machine with a GPU, use --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from that machine.'
