@@ -18,7 +18,6 @@ _CI_COMMAND = re.compile(
 
 MIN_SIMILARITY = 0.7
 """Share of letters that a misspelled name has in common with the one that was meant."""
-_MIN_BEGINNING = 3
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -63,16 +62,16 @@ def escape_text(text: str) -> str:
 
 
 def find_similar(typed: str, known: Iterable[str], *, count: int = 3) -> list[str]:
-    """Return the names that a misspelled or shortened one resembles, best first, whatever its case; often none.
+    """Return the names that a misspelled, scrambled or shortened one resembles, best first, whatever its case; often none.
 
     A wrong suggestion costs more than none: `version` is not `verify`, and `start` is not `estimate`.
     """
     from difflib import get_close_matches  # only a name that is unknown is compared with all
 
-    by_lower = {each.lower(): each for each in reversed([*known])}
-    begun = [each for each in reversed(by_lower) if len(typed) >= _MIN_BEGINNING and each.startswith(typed.lower())]
-    close = get_close_matches(typed.lower(), by_lower, count, MIN_SIMILARITY)
-    return [by_lower[each] for each in dict.fromkeys((*close, *begun))][:count]
+    typed, by_lower = typed.lower(), {each.lower(): each for each in known}
+    close = get_close_matches(typed, by_lower, count, MIN_SIMILARITY)
+    close += [each for each in by_lower if sorted(each) == sorted(typed) or (each.startswith(typed) and typed[2:])]
+    return [by_lower[each] for each in dict.fromkeys(close)][:count]
 
 
 def suggest(near: Sequence[str], otherwise: str) -> str:

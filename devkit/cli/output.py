@@ -170,8 +170,9 @@ def _write_file(text: str, path: Path) -> None:
     write_whole(path, text.encode(errors="backslashreplace"))
 
 
-def print_wrapped(text: str, *, indent: str = "", hanging: str = "  ") -> None:
-    """Print text folded to the terminal's width, with `hanging` before every line but the first."""
+def print_wrapped(text: str, *, indent: str = "", hanging: str | None = None) -> None:
+    """Print text folded to the terminal's width, with `hanging` before all lines but the first; two spaces for text at the edge."""
+    hanging = "" if indent and hanging is None else hanging or "  "
     click.echo(wrap_text(text, width=shutil.get_terminal_size().columns, indent=indent, hanging=hanging))
 
 
