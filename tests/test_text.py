@@ -13,6 +13,7 @@ from devkit.text import (
     escape_ci_commands,
     escape_controls,
     escape_text,
+    find_similar,
     format_bytes,
     format_count,
     format_duration,
@@ -146,3 +147,11 @@ def test_what_an_encoding_lacks_is_escaped_as_in_json(text):
     assert json.loads(json.dumps(text, ensure_ascii=False).encode("ascii", ESCAPE_ERRORS)) == json.loads(
         json.dumps(text)
     )
+
+
+def test_what_merely_resembles_is_not_similar():
+    for typed, known, similar in (
+        ("start", "estimate", False), ("version", "verify", False), ("clean", "plan", False), ("download", "down", False),
+        ("gup", "gpu", True), ("gen", "generate", True), ("ge", "generate", False), ("LORA", "lora", True),
+    ):  # fmt: skip
+        assert bool(find_similar(typed, [known])) is similar, typed

@@ -352,9 +352,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["estimate", "--gpu"], "requires an argument.\n  devkit estimate --help\n", id="no value"),
         pytest.param(["doctor", "--timeout", "soon"], "'soon' is not a number", id="a word for a number"),
         pytest.param(["plan", "--driver=12.8"], "--driver 12.8 is a CUDA version, not a driver version", id="CUDA"),
-        pytest.param(
-            ["verify", "--here", "--model=gone"], "model gone was not found: it is neither a folder", id="no model"
-        ),
+        pytest.param(["verify", "--here", "--model=gone"], "model gone was not found: it is neither", id="no model"),
         pytest.param(["fleet", "doctor"], "or reports (--reports DIR)", id="no hosts"),
         pytest.param(["doctor", "--jsn"], "--json", id="a misspelled flag"),
         pytest.param(["doctor", "-project", "x"], "No such option", id="one dash of two"),
