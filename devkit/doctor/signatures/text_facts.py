@@ -43,18 +43,8 @@ READINGS: Mapping[str, _Reading] = {
     name: _Reading(**decode_fields(row, _Reading)) for name, row in load(__package__, "facts").items()
 }
 _TAKE_FIRST = tuple(name for name, each in READINGS.items() if each.takes_first)
-FACT_NAMES = (
-    *READINGS,
-    "needed_cuda",
-    "isolated_build",
-    "held_here",
-    "solved",
-    "moved",
-    "tried",
-    "engine",
-    "form",
-    "command",
-)
+_COMPUTED = ("needed_cuda", "isolated_build", "held_here")
+FACT_NAMES = (*READINGS, *_COMPUTED, "solved", "moved", "tried", "engine", "form", "command")
 """Names that conditions and sentences of rows may use, besides the captures of their texts."""
 _VARIABLE = re.compile(
     r"\b((?:CUDA|NCCL|NVIDIA|TORCH|PYTORCH|HF|VLLM|BNB|XLA|UV|PIP|LD|TF|OMP|GLOO|SLURM|DOCKER)_[A-Z0-9_]{2,50})"
@@ -202,8 +192,7 @@ class TextFacts:
         """Return the facts that a text states once, by name, for conditions and sentences."""
         names = dict.fromkeys(each.name for each in self.stated if ":" not in each.name)
         known = {name: value for name in names if (value := self.find(name))}
-        for name in ("needed_cuda", "isolated_build", "held_here"):
-            known |= {name: value} if (value := getattr(self, name)) else {}
+        known |= {name: value for name in _COMPUTED if (value := getattr(self, name))}
         return known | {name: self.list_values(name)[0] for name in _TAKE_FIRST if name in names}
 
     def as_ubuntu(self) -> "TextFacts":
