@@ -193,6 +193,14 @@ class RuntimeRequirement(TableRow):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lockstep(TableRow):
+    """A package that refuses to be imported where it is newer than the one that it stays `behind`."""
+
+    name: str
+    behind: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildLimit(TableRow):
     """A limit for the build of source distributions from before `until`, the day of the release that ended them.
 
@@ -748,6 +756,7 @@ class StackTable(Table):
     features = KeyedArray("feature", Feature, unique=("name",))
     pythons = Array("python", PythonVersion, unique=("version",))
     floors = Array("floor", RuntimeRequirement, unique=("name", "version"))
+    lockstep = Array("lockstep", Lockstep, unique=("name",))
     build_limits = Array("build_limit", BuildLimit, unique=("requirement",))
     cuda_wheels = Array("cuda_wheel", CudaWheel, unique=("name", "version"))
     python_bounds = Array("python_bound", PythonBound, unique=("name", "version"))

@@ -403,7 +403,7 @@ class ResolutionRequest:
     where it is unknown. `relaxed` are packages whose versions in the project's files do not count, `absent` those that are
     left out. With `is_alone` none of these files counts, and without `follows` only the requirements themselves are
     resolved, not what they need.
-    `as_of` is the day by which packages must have been released, but for those named in `undated`; "" for any.
+    `as_of` is the day by which packages must have been released, but for those in `undated`, as `name` or `name=DAYS` later; "" for any.
     """
 
     python: str

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import date, timedelta
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
@@ -242,7 +243,9 @@ class UvResolver:
             yield "--no-deps"
         if wanted.as_of:
             yield f"--exclude-newer={wanted.as_of}T23:59:59Z"
-            yield from (f"--exclude-newer-package={name}=false" for name in wanted.undated)
+            for name, _, days in (each.partition("=") for each in wanted.undated):
+                until = date.fromisoformat(wanted.as_of) + timedelta(int(days)) if days else "false"
+                yield f"--exclude-newer-package={name}={until}"
         yield from (*sources.lists, "../lines.txt")
 
     def _order_indexes(self, sources: RequirementSources) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Packages around torch: the newest releases that fit its version, the Python, the GPUs and one another."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -165,6 +165,18 @@ def list_torch_bounds(names: Collection[str], tables: Tables) -> tuple[str, ...]
     """
     lines = (line for row in tables.stack.floors if row.name in names for line in row.requires)
     return tuple(dict.fromkeys(line for line in lines if re.match(rf"(?:{'|'.join(TORCH_FAMILY)})<", line)))
+
+
+def list_lockstep(packages: Iterable[tuple[str, str]], tables: Tables) -> dict[str, str]:
+    """List the constraints that take packages back to the release of another which they must not be newer than, and why."""
+    versions = dict(packages)
+    rows = (row for row in tables.stack.lockstep if row.name in versions and row.behind in versions)
+    limits = ((row, f"<={versions[row.behind]}") for row in rows)
+    return {
+        f"{row.name}{limit}": f"{row.behind} {versions[row.behind]} takes no {row.name} that is newer"
+        for row, limit in limits
+        if not satisfies(versions[row.name], limit)
+    }
 
 
 def _find_newest_floors(versions: Mapping[str, str], problem: Problem) -> Iterator[RuntimeRequirement]:

@@ -91,8 +91,8 @@ class Constraint:
 class Request:
     """A request for a plan. None and empty leave the choice to the solver; `pins` are (package, version) pairs.
 
-    `constraints` come from the project's files; several may be on one package. `gpu_runtime` is "legacy" or "cdi",
-    None where it is unknown. `apt` are Debian packages for the image.
+    `constraints` come from the project's files; several may be on one package. `stated` are constraints on what uv resolves,
+    as PEP 508 writes them. `gpu_runtime` is "legacy" or "cdi", None where it is unknown. `apt` are Debian packages for the image.
     `adds_packages` is false where a project says itself what it needs: then no transformers, peft, accelerate and
     bitsandbytes are added to it.
     `framework` None leaves it to the project; `framework_because` is how its files show it.
@@ -109,6 +109,7 @@ class Request:
     pins: tuple[tuple[str, str], ...] = ()
     features: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+    stated: tuple[str, ...] = ()
     gpu_runtime: str | None = None
     apt: tuple[str, ...] = ()
     adds_packages: bool = True

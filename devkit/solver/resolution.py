@@ -38,7 +38,7 @@ from devkit.solver.base_image import find_image
 from devkit.solver.candidates import build_problem, describe_request, find_candidate
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import evaluate_candidate
-from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings, list_torch_bounds
+from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings, list_lockstep, list_torch_bounds
 from devkit.solver.plan import (
     AS_OF,
     LATEST,
@@ -82,6 +82,8 @@ _BOUND = re.compile("==|<|~=")
 _NOT_FOUND = "was not found in the package registry"
 AT_ONCE = 3
 """Pythons that are resolved for at the same time, once the first has no resolution."""
+DAYS_LATER = (31, 122, 366)
+"""Where the index has no release of a package from the requested day any more, the nearest later one is looked for."""
 MAX_SET_ASIDE = 3
 """Rounds of setting requirements aside that nobody could install together."""
 MAX_OTHER_PYTHONS = 2
@@ -181,12 +183,10 @@ def _plan(
     return (search.take(recorded) if recorded else None) or search.leave_unchecked(found)
 
 
-def _list_gone(refusal: Refused, undated: tuple[str, ...]) -> list[str]:
+def _list_gone(refusal: Refused) -> list[str]:
     """List the packages of which the index has no release of the requested day any more, as of grain-nightly."""
     found = re.findall(r"there are no versions of ([\w.-]*\w)(?! *[=<>!~])", refusal.details)
-    return [
-        name for name in dict.fromkeys(found) if name not in undated and f"`{name}` was filtered" in refusal.details
-    ]
+    return [name for name in dict.fromkeys(found) if f"`{name}` was filtered" in refusal.details]
 
 
 def _brings_torch(found: Plan | Conflict | Unknown, recorded: Plan | None) -> bool:
@@ -232,8 +232,8 @@ class _Search:
         self._wheeled: set[str] = set()
         """Releases of torch that are chosen for the wheels of other packages."""
         self._undated: tuple[str, ...] | None = None
-        self._gone: tuple[str, ...] = ()
-        """Packages of which the index has no release of the requested day."""
+        self._gone: dict[str, int] = {}
+        """Packages of which the index has no release of the requested day, with how many of DAYS_LATER have none either."""
         self._varying: set[str] = set()
         """Packages that have another version on another processor."""
 
@@ -418,7 +418,7 @@ class _Search:
             warnings=(
                 *(warning for warning in plan.warnings if warning not in answered),
                 *(f"not checked: the requirements of {each}" for each in resolved.unread),
-                *(f"{name} is newer than {day}: the index has none from that day" for name in self._gone if day),
+                *(f"{name} is newer than {day}: the index has none from that day that fits" for name in self._gone),
             ),
         )
         finished = add_compiled_packages(finished, self.dependencies, build_problem(self._request, self._tables))
@@ -573,12 +573,15 @@ class _Search:
         chosen: tuple[str, ...] = ()
         for machine in plan.architectures:
             request = replace(first, machine=machine, constraints=(*first.constraints, *chosen))
-            request = replace(request, undated=(*undated, *self._gone))
+            request = replace(request, undated=(*undated, *self._list_later()))
             found = resolve(request)
-            while isinstance(found, Refused) and (gone := _list_gone(found, request.undated)):
-                self._gone = (*self._gone, *gone)
-                request = replace(request, undated=(*undated, *self._gone))
+            while isinstance(found, Refused) and request.as_of and self._take_later(_list_gone(found)):
+                request = replace(request, undated=(*undated, *self._list_later()))
                 found = resolve(request)
+            if isinstance(found, Resolved) and not is_alone and (behind := list_lockstep(found.packages, self._tables)):
+                later = resolve(replace(request, constraints=(*request.constraints, *behind)))
+                says = f"{join_words([*behind])} {_NOT_FOUND}: {join_words([*behind.values()])}"
+                found = Refused(says) if isinstance(later, Refused) else later
             if not isinstance(found, Resolved):
                 return found
             if answer is not None:
@@ -605,13 +608,33 @@ class _Search:
             python=plan.python,
             machine=plan.architectures[0],
             glibc=str(glibc or ""),
-            constraints=(*constraints, *self._wheel_limits, *python_limits, *self._torch_bounds, *general),
+            constraints=(
+                *constraints,
+                *self._wheel_limits,
+                *python_limits,
+                *self._torch_bounds,
+                *general,
+                *self._request.stated,
+            ),
             requirements=tuple(requirements),
             relaxed=self._relaxed,
             absent=self._absent,
             as_of=self._request.as_of,
-            undated=(*(self._undated or ()), *self._gone),
+            undated=(*(self._undated or ()), *self._list_later()),
         )
+
+    def _take_later(self, gone: list[str]) -> bool:
+        """Take the next later day for packages that are gone, and for what moves with them; False where none is left."""
+        pairs = [{row.name, row.behind} for row in self._tables.stack.lockstep]
+        both = [*gone, *(name for pair in pairs if pair.intersection(gone) for name in pair)]
+        steps = {name: self._gone.get(name, -1) + 1 for name in dict.fromkeys(both)}
+        self._gone |= steps
+        return bool(steps) and all(steps[name] <= len(DAYS_LATER) for name in gone)
+
+    def _list_later(self) -> tuple[str, ...]:
+        """List the packages that may be newer than the requested day, each with the days later as long as it has any."""
+        later = (*(f"={days}" for days in DAYS_LATER), "")
+        return tuple(f"{name}{later[min(step, len(DAYS_LATER))]}" for name, step in self._gone.items())
 
     def _list_undated(self, plan: Plan, resolve: Resolve) -> tuple[str, ...]:
         """List what need not be of the requested day: a torch that only later could serve these machines, and its needs."""
@@ -648,9 +671,7 @@ class _Search:
                 because = f"more packages have wheels for it, so fewer must be compiled; {newest}"
             settled = explain_field(settled, "torch", because)
         fitted = self._fit_cuda(settled, versions)
-        if isinstance(fitted, Refused):
-            return fitted
-        settled = fitted
+        settled = settled if isinstance(fitted, Refused) else fitted
         limits = tuple(f"{name}=={version}" for name, version in self._request.pins)
         # A torch that the tables do not list is a candidate only where the project's files name it.
         request = add_project_constraints(self._constrain(python=plan.python), self.dependencies, python=plan.python)
@@ -664,8 +685,14 @@ class _Search:
                 break
             avoided = avoided or tried
             better = self._resolve_within(f"torch=={torch}", settled, [*requirements, *tried], resolve)
-            if isinstance(better, Resolved):
-                return self.finish(settled, better, self._hold(better, (*limits, *tried)))
+            if not isinstance(better, Resolved):
+                continue
+            # The wheel of a release that does not fit this torch says nothing of the CUDA of one that does.
+            within = self._fit_cuda(settled, dict(better.packages))
+            if not isinstance(within, Refused):
+                return self.finish(within, better, self._hold(better, (*limits, *tried)))
+        if isinstance(fitted, Refused):
+            return fitted
         if avoided:
             settled = replace(settled, warnings=(*settled.warnings, *avoided.values()))
         return self.finish(settled, found, self._hold(found, limits))

@@ -95,7 +95,8 @@ def test_where_the_packages_of_the_day_do_not_fit_the_newest_are_planned_and_tha
 
 def test_a_package_of_which_nothing_of_that_day_is_left_is_newer_and_the_others_are_not():
     def answer(request):
-        if "grain-nightly" in request.undated or not request.as_of:
+        # The nearest day on which the index has one.
+        if "grain-nightly=122" in request.undated or not request.as_of:
             return resolved("transformers==4.31.0", "grain-nightly==0.2.16", "torch==2.0.1")
         # As uv 0.13.9 says for google/maxtext of 2024, whose nightly builds were deleted.
         hint = "hint: `grain-nightly` was filtered by `exclude-newer` to only include packages uploaded before 2023"
@@ -104,7 +105,35 @@ def test_a_package_of_which_nothing_of_that_day_is_left_is_newer_and_the_others_
     uv = Uv(answer)
     found = plan(project("transformers", "grain-nightly"), uv, as_of=DAY)
     assert (found.as_of, {each.as_of for each in uv.requests}) == (DAY, {DAY})
-    assert f"grain-nightly is newer than {DAY}: the index has none from that day" in found.warnings
+    later = [each for request in uv.requests for each in request.undated if each.startswith("grain-nightly=")]
+    assert list(dict.fromkeys(later)) == ["grain-nightly=31", "grain-nightly=122"]
+    assert f"grain-nightly is newer than {DAY}: the index has none from that day that fits" in found.warnings
+
+
+def test_jax_moves_with_a_jaxlib_that_the_index_no_longer_has_of_that_day():
+    def answer(request):
+        if {"jax=122", "jaxlib=122"} <= {*request.undated}:
+            return resolved("jax==0.4.18", "jaxlib==0.4.18", "torch==2.0.1")
+        hint = "`jaxlib` was filtered by `exclude-newer`"
+        return Refused("no versions", f"Because there are no versions of jaxlib and you require it.\n\n{hint}")
+
+    found = plan(project("jax"), Uv(answer), as_of=DAY)
+    assert (found.as_of, found.resolved["jax"]) == (DAY, "0.4.18")
+
+
+def test_jaxlib_is_never_newer_than_jax():
+    def answer(request):
+        return resolved(
+            "jax==0.4.12", "jaxlib==0.4.12" if "jaxlib<=0.4.12" in request.constraints else "jaxlib==0.4.18"
+        )
+
+    assert plan(project("jax==0.4.12"), Uv(answer)).resolved["jaxlib"] == "0.4.12"
+    ahead = resolved("jax==0.4.12", "jaxlib==0.4.18")
+    found = plan(
+        project("jax==0.4.12"),
+        Uv(lambda asked: Refused("no") if asked.constraints[-1:] == ("jaxlib<=0.4.12",) else ahead),
+    )
+    assert "jax 0.4.12 takes no jaxlib that is newer" in found.blockers[0].says
 
 
 @pytest.mark.full
