@@ -304,6 +304,8 @@ class Dependencies:
     python: tuple[PackageRequirement, ...] = ()
     guide_python: PackageRequirement | None = None
     """The Python of the environment that the project's guide makes: one of those that it runs with."""
+    stated: tuple[PackageRequirement, ...] = ()
+    """Versions that the project's guides state of packages whose versions its files leave open."""
     indexes: tuple[PackageIndex, ...] = ()
     unread: tuple[UnreadableRequirement, ...] = ()
     left_out: tuple[ExcludedPackage, ...] = ()

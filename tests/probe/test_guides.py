@@ -226,7 +226,8 @@ def test_a_guide_may_ask_for_several_pythons(tmp_path, line, specifier):
 
 
 @pytest.mark.parametrize(
-    "command", ["conda create ", "uv venv ", "Python version ", "conda create python ", "virtualenv -p "]
+    "command",
+    ["conda create ", "uv venv ", "Python version ", "conda create python ", "virtualenv -p ", "numpy 1.", "a1.", "(`"],
 )
 def test_a_guide_of_one_endless_line_takes_linear_time(tmp_path, command):
     (tmp_path / "README.md").write_text(command * (300_000 // len(command)))
@@ -449,3 +450,55 @@ def test_packages_of_javascript_are_named_where_the_guide_installs_them(tmp_path
         ("packages of JavaScript", "web/package.json")
     ]
     assert not read(tmp_path, {"README.md": "pip install -r requirements.txt\n"}).left_out
+
+
+STATED = """# Networks and their packages for many tasks
+We tested numpy 9.9.
+## Requirements
+- tensorflow 1.6.0
+- python 3.5.3
+* [PyTorch](https://pytorch.org) (>= 1.4.0), or scikit-learn 0.19.0
+| `pandas` | 1.5 or newer |
+Keras version 2.2.x, unheard-of 1.0
+It runs without matplotlib 2.0.0
+pip install pyyaml==9.9
+### Details
+numpy (v1.14)
+## Results
+With pillow 9.9, accuracy 0.95
+'gym==0.16.0', 'torch==1.2.0+cu92'
+## Docker
+tqdm==9.9
+"""
+
+
+def test_versions_that_a_guide_states_are_known_with_their_line(tmp_path):
+    found = read(tmp_path, {"README.md": STATED, "requirements.txt": "tqdm\npyyaml\nscipy==1.0\n", "run.py": ""})
+    assert [f"{need.line} {need.text}" for need in found.stated] == [
+        "10 pyyaml==9.9",
+        "4 tensorflow==1.6.0",
+        "6 torch>=1.4.0",
+        "6 scikit-learn==0.19.0",
+        "7 pandas>=1.5",
+        "8 keras==2.2.*",
+        "12 numpy==1.14.*",
+        "15 gym==0.16.0",
+    ]
+    assert asked(found).keys() == {"requirements.txt:1", "requirements.txt:2", "requirements.txt:3"}
+
+
+def test_a_script_whose_name_says_that_it_installs_is_a_guide(tmp_path):
+    script = 'pip install "jax[tpu]==0.4.6" -f https://a\npip install -r requirements\n'
+    found = read(
+        tmp_path, {"prepareVM.sh": script, "requirements": "flax==0.6.3\n", "run.py": "", "README.md": "# Us\n"}
+    )
+    assert asked(found) == {"requirements:1": "flax==0.6.3", "prepareVM.sh:1": "jax"}
+    assert [each.text for each in found.stated] == ["jax==0.4.6"]
+    assert found.because == "prepareVM.sh:2 installs requirements"
+    listed = read(tmp_path, {"requirements.txt": "numpy\n", "prepareVM.sh": "pip install wrong\n"})
+    assert asked(listed) == {"requirements.txt:1": "numpy"}
+
+
+def test_mim_installs_what_pip_does(tmp_path):
+    found = read(tmp_path, {"README.md": "pip install -U openmim\nmim install 'mmcv-full==1.6.0'\n", "run.py": ""})
+    assert asked(found) == {"README.md:1": "openmim", "README.md:2": "mmcv-full==1.6.0"}

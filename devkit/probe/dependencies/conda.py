@@ -155,7 +155,7 @@ def choose_conda_packages(found: RequirementCollector) -> tuple[CondaPackage, ..
 
     Then uv installs them from the package index, and the image does without conda.
     """
-    distributions = _list_distributions()
+    distributions = list_distributions()
     bound = [package.spec.partition("::")[0] for package, _, _ in found.conda if "::" in package.spec]
     channels = [*bound, *(each for each in found.conda_channels if "://" in each)]
     is_public = all(_PUBLIC_CHANNELS.fullmatch(each) for each in channels)
@@ -169,7 +169,7 @@ def choose_conda_packages(found: RequirementCollector) -> tuple[CondaPackage, ..
     return ()
 
 
-def _list_distributions() -> dict[str, str]:
+def list_distributions() -> dict[str, str]:
     """List conda's names of packages that the package index has as well, with their names there."""
     tables = load_tables()
     distributions = {name: name for name in tables.imports.distributions().values()}
@@ -181,7 +181,7 @@ def _is_for_conda_alone(text: str) -> bool:
     """Return whether neither the plan nor the package index has a package of conda."""
     named = _SPEC.fullmatch(text.strip())
     name = named[2].lower() if named else ""
-    return name not in (PYTHON, *FROM_CONDA, "torchvision", "torchaudio", *_list_distributions()) and not any(
+    return name not in (PYTHON, *FROM_CONDA, "torchvision", "torchaudio", *list_distributions()) and not any(
         row.name == name for row in load_tables().conda.on_torch
     )
 

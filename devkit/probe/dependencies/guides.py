@@ -1,4 +1,4 @@
-"""What a project's guide has its reader install: README, INSTALL and others.
+"""What a project's guide has its reader install: README, INSTALL and others, and after them its scripts for that.
 
 The packages that it names count for a project without a dependency file. For any other count the project's own extras, and
 what the project's programs import as well: many guides have their reader install flash-attn after requirements.txt.
@@ -36,10 +36,13 @@ from devkit.probe.project.files import DEPENDENCY_FILE_NAMES, ProjectFiles
 from devkit.probe.project.shell import parse_shell_text
 
 _GUIDE = re.compile(r"(?i)(?:readme|install(?:ation)?|get(?:ting)?[_-]?started)(?:\.(?:md|rst|txt))?")
+_SCRIPT = re.compile(r"(?i)(?:[\w-]*[_-])?(?:setup|install|build|prepare)[\w-]*\.sh")
 _FOLDERS = ("", "docs/", "doc/")
+_MIM = re.compile(r"\bmim(?= +install\b)")
+"""OpenMMLab's installer, which hands pip what it installs. Source: https://github.com/open-mmlab/mim."""
 _PART = re.compile(
     r"^#{1,6} +(?P<heading>.+)|^<h\d>(?P<html>.+)</h\d>|^[ \t]*(?P<fence>```|~~~)"
-    r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip) +install|uv +sync"
+    r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip|mim) +install|uv +sync"
     r"|(?:poetry|pdm|pipenv|pixi) +(?:install|sync)|(?:conda|mamba|micromamba) +(?:install|create|env +(?:create|update))"
     r"|(?:(?:bash|sh|source) +|\./)[\w./-]+\.sh\b|make +[\w.-]+(?= *(?:[`\n#&;]|[A-Z_]+=|\Z))|cd +[\w./-]+)"
     r"(?:[^`\n\\]|\\\r?\n|\\.)*)"
@@ -48,7 +51,7 @@ _PART = re.compile(
     r"(?P<python>3\.\d+)",
     re.MULTILINE,
 )
-_ASIDE = re.compile(
+ASIDE = re.compile(
     r"(?i)\b(?:optional\w*|develop\w*|contribut\w+|tests?|testing|docs?|documentation|(?<!without )docker|windows"
     r"|mac ?os|apple|cpu|tpu|rocm|amd|npu|demo|gradio|faq|troubleshoot\w*|export|deploy\w*)\b"
 )
@@ -63,7 +66,7 @@ _PYTHON_IN_PROSE = re.compile(
     r"(?P<more>[`*)]{0,3}(?:\+|,?[ \t]+(?:or|and)[ \t]+(?:newer|later|higher|above|up|greater)))?"
 )
 """A Python in the words of a guide: `Python 3.10`, `Python version 3.10.8`, `Python >= 3.8`, `Python 3.8-3.10`, `Python 3.9+`."""
-_UNSUITED = re.compile(r"(?i)\b(?:not?|never|without|drop\w*|below|older|deprecat\w*|unsupported)\b|n't\b")
+UNSUITED = re.compile(r"(?i)\b(?:not?|never|without|drop\w*|below|older|deprecat\w*|unsupported)\b|n't\b")
 _OF_NODE = re.compile(r"^[ \t]*(?:[$>] *)?(?:npm|yarn|pnpm) +(?:install|ci|i)\b", re.MULTILINE)
 _STEP = re.compile(r"(?i)(?:step *)?\d")
 _SETUP = re.compile(
@@ -88,10 +91,10 @@ def read_guides(found: RequirementCollector, *, own: str) -> str:
     if next(read_programs(found.files, is_library=False), None) is None:
         return ""
     known = {*_list_own_names(found.files, own), *_TOOLS}
-    for path in _list_guides(found.files):
+    for path in list_guides(found.files):
         before = len(found.needs) + len(found.conda)
         found.role = RequirementRole.GENERATED
-        for _, place, line, command in _list_steps(found.files, path):
+        for _, place, line, command in list_steps(found.files, path):
             if install := find_package_install(command):
                 _read_install(install, place, line, known, found)
         if len(found.needs) + len(found.conda) > before:
@@ -123,8 +126,8 @@ def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], 
     ALL_EXTRAS where it installs every one; () and "" for none.
     """
     names = _list_own_names(files, own)
-    for path in _list_guides(files):
-        for _, place, line, command in _list_steps(files, path):
+    for path in list_guides(files):
+        for _, place, line, command in list_steps(files, path):
             install = find_package_install(command)
             for value in (word.value for word in install.packages) if install else ():
                 named = _NAMED.fullmatch(value)
@@ -164,10 +167,10 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
     """
     is_bare = not any(map(DEPENDENCY_FILE_NAMES.fullmatch, files.names(".")))
     made: InstallFiles | None = None
-    for path in _list_guides(files):
+    for path in list_guides(files):
         found: InstallFiles | None = None
         chosen = -1
-        for section, commands in groupby(_list_steps(files, path), key=lambda step: step[0]):
+        for section, commands in groupby(list_steps(files, path), key=lambda step: step[0]):
             packages: list[tuple[PackageInstall, str, int]] = []
             folder, folders = "", list[str]()
             for _, place, line, command in commands:
@@ -186,7 +189,8 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
                 if (install := find_package_install(command)) and not _OPTIONAL.search(_read_line(files, place, line)):
                     packages.append((install, place, line))
                     names = [word.value for word in install.packages if not is_local_path(word.value)]
-                    if place != path and found is None and any(map(_NAMED.fullmatch, names)):
+                    is_run = place != path or (is_bare and place.endswith(".sh"))
+                    if is_run and found is None and any(map(_NAMED.fullmatch, names)):
                         # A script of the project's own is a guide that was tried.
                         found, chosen = InstallFiles(f"{place}:{line}"), section
                     named = {each[1] for each in map(_NAMED.fullmatch, names) if each} - _TOOLS
@@ -209,13 +213,17 @@ _OPTIONAL = re.compile(r"(?i)\boptional|\bif you\b|\balternativ")
 MAX_SCRIPT_LINES = 200
 
 
-def _list_steps(files: ProjectFiles, path: str) -> Iterator[tuple[int, str, int, ShellCommand]]:
+def list_steps(files: ProjectFiles, path: str) -> Iterator[tuple[int, str, int, ShellCommand]]:
     """List the commands of a guide by section, with their file and line; those of a script of the project's in its place.
 
     The recipe of a target of its Makefile is such a script.
     """
+    if path.endswith(".sh"):
+        for line, text in _join_lines(files.read(path, "guide") or ""):
+            yield from ((0, path, line, each) for each in _parse(text))
+        return
     for line, part, section in _list_parts(files.read(path, "guide") or ""):
-        for command in parse_shell_text((part["command"] or "").partition(" #")[0]):
+        for command in _parse((part["command"] or "").partition(" #")[0]):
             named = command.values[1:2] if command.program in ("bash", "sh", "source") else command.values[:1]
             script = files.within(named[0]) if named and named[0].endswith(".sh") else None
             steps = _read_recipe(command, files)
@@ -224,7 +232,11 @@ def _list_steps(files: ProjectFiles, path: str) -> Iterator[tuple[int, str, int,
             elif script and files.has(script) and not _OTHER_MACHINE.search(script):
                 steps = _join_lines(files.read(script, "guide") or "")
             for number, text in steps:
-                yield from ((section, script or MAKEFILE, number, each) for each in parse_shell_text(text))
+                yield from ((section, script or MAKEFILE, number, each) for each in _parse(text))
+
+
+def _parse(text: str) -> tuple[ShellCommand, ...]:
+    return parse_shell_text(_MIM.sub("pip", text))
 
 
 MAKEFILE = "Makefile"
@@ -243,7 +255,7 @@ def _read_recipe(command: ShellCommand, files: ProjectFiles) -> Iterable[tuple[i
 
 
 _OTHER_MACHINE = re.compile(
-    r"(?i)(?<![a-z])(?:cpu|no_?-?(?:cuda|gpu)|mac(?:os)?|win(?:dows)?|rocm|amd|docker|test|dev)(?![a-z])"
+    r"(?i)(?<![a-z])(?:cpu|no_?-?(?:cuda|gpu)|mac(?:os)?|win(?:dows)?|rocm|tpu|amd|docker|test|dev)(?![a-z])"
 )
 
 
@@ -273,7 +285,7 @@ def _split_lines(text: str) -> list[str]:
 
 def _list_unisolated(files: ProjectFiles, path: str) -> Iterator[tuple[str, str]]:
     """List the requirement files that a guide has built without isolation, wherever it says so, with that line."""
-    for _, place, line, command in _list_steps(files, path):
+    for _, place, line, command in list_steps(files, path):
         if (install := find_package_install(command)) and _is_unisolated(install):
             yield from ((each, f"{place}:{line}") for each in _find_named_files(command, files, "")[1])
 
@@ -350,7 +362,7 @@ def add_guide_packages(installed: InstallFiles, found: RequirementCollector, *, 
 
 def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
     """Find the Python of the environment that a guide has its reader make, else the one that it asks for; None for neither."""
-    for path in _list_guides(files):
+    for path in list_guides(files):
         for line, part, _ in _list_parts(files.read(path, "guide") or ""):
             installs = map(find_package_install, parse_shell_text((part["command"] or "").partition(" #")[0]))
             words = (
@@ -359,9 +371,9 @@ def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
             of_conda = (found[1] for found in map(_PYTHON_OF_CONDA.match, words) if found)
             if python := part["python"] or next(of_conda, ""):
                 return PackageRequirement("python", f"=={python}.*", path, line)
-    for path in _list_guides(files):
+    for path in list_guides(files):
         lines = enumerate(_split_lines(files.read(path, "guide") or ""), 1)
-        found = ((line, _PYTHON_IN_PROSE.search(text)) for line, text in lines if not _UNSUITED.search(text))
+        found = ((line, _PYTHON_IN_PROSE.search(text)) for line, text in lines if not UNSUITED.search(text))
         for line, named in ((line, named) for line, named in found if named):
             is_open = named["oldest"] or named["more"]
             limit = f",<3.{int(named['last']) + 1}" if named["last"] else ""
@@ -372,12 +384,17 @@ def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
 
 def has_node_steps(files: ProjectFiles) -> bool:
     """Return whether a guide has its reader install packages of JavaScript."""
-    return any(_OF_NODE.search(files.read(path, "guide") or "") for path in _list_guides(files))
+    return any(_OF_NODE.search(files.read(path, "guide") or "") for path in list_guides(files))
 
 
-def _list_guides(files: ProjectFiles) -> Iterator[str]:
-    paths = (f"{folder}{name}" for folder in _FOLDERS for name in files.names(folder or "."))
-    return (each for each in paths if _GUIDE.fullmatch(each.rpartition("/")[2]))
+def list_guides(files: ProjectFiles) -> Iterator[str]:
+    """List the guides, and after them the scripts that their names say install the project."""
+    paths = [f"{folder}{name}" for folder in _FOLDERS for name in files.names(folder or ".")]
+    yield from (each for each in paths if _GUIDE.fullmatch(each.rpartition("/")[2]))
+    scripts = (*files.names("."), *(f"scripts/{name}" for name in files.names("scripts")))
+    for path in scripts:
+        if _SCRIPT.fullmatch(path.rpartition("/")[2]) and not _OTHER_MACHINE.search(path):
+            yield path
 
 
 def _list_own_names(files: ProjectFiles, own: str) -> set[str]:
@@ -400,8 +417,8 @@ def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
             is_code, is_aside = not is_code, is_section_aside
         elif heading := part["heading"] or part["html"]:
             # "Quick start / Demo" is for every reader.
-            whole = any(_SETUP.search(each) and not _ASIDE.search(each) for each in _AND.split(heading))
-            is_aside = (bool(_ASIDE.search(heading)) and not whole) or (is_code and is_section_aside)
+            whole = any(_SETUP.search(each) and not ASIDE.search(each) for each in _AND.split(heading))
+            is_aside = (bool(ASIDE.search(heading)) and not whole) or (is_code and is_section_aside)
             is_section_aside = is_section_aside if is_code else is_aside
             depth = part[0].count("#", 0, len(part[0]) - len(heading))
             if not is_code and not (depth > outer and _STEP.match(heading)):
@@ -435,7 +452,11 @@ def _read_install(install: PackageInstall, path: str, line: int, known: set[str]
             elif install.tool == "conda":
                 read_conda_spec(value, path, line, found)
             else:
-                found.need(value, path, line)
+                # `jax[tpu]` is jax on its author's machine.
+                extras = [each for each in (named["extras"] or "").split(",") if not _OTHER_MACHINE.search(each)]
+                # A version that a script holds is one that it states, as far as it fits.
+                version = "" if path.endswith(".sh") and named[3].startswith("==") else named[3]
+                found.need(f"{named[1]}[{','.join(extras)}]{version}", path, line)
                 if _is_unisolated(install):
                     found.needs[-1] = replace(found.needs[-1], unisolated_by=f"{path}:{line}")
 

@@ -72,6 +72,7 @@ from devkit.probe.dependencies.requirements import (
     number_lines,
 )
 from devkit.probe.dependencies.setup_py import SETUP_PY, read_setup_py
+from devkit.probe.dependencies.stated import read_stated
 from devkit.probe.documents import LineFinder, find_toml_line, get_object, get_objects, get_text
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
 from devkit.probe.project.files import DEPENDENCY_FILE_NAMES, MAX_FOLDERS, ProjectFiles
@@ -178,6 +179,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         needs=tuple(found.needs),
         python=tuple(found.python),
         guide_python=find_guide_python(files),
+        stated=() if lock or choice.no_guide else read_stated(found),
         indexes=tuple(found.indexes),
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
