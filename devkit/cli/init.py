@@ -200,6 +200,7 @@ def init(
             print_choices(project.dependencies)
         print_added_packages(opened, project)
         print_imports(imports)
+        offer_unknown(() if no_resolve else imports, project.settings.packages)
         print_guide(guide)
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
@@ -231,6 +232,7 @@ def init(
 
 # Packages that a project's programs import and its files do not name: shown by `devkit init`, and added on a yes.
 
+MAX_OFFERED = 5
 _BUILD_TOOLS = frozenset(("build", "cmake", "cython", "ninja", "packaging", "pybind11", "scikit-build-core"))
 
 
@@ -438,6 +440,23 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
         ]
         if of_kind:
             print_wrapped(f"imported but not listed in any file: {join_some(of_kind)}; {how}")
+
+
+def offer_unknown(found: "tuple[ImportedPackage, ...]", packages: tuple[str, ...]) -> None:
+    """Print the command that adds packages of which only the index knows, by the names of the modules; none is installed unasked.
+
+    `packages` are those that devkit.toml names already.
+    """
+    from devkit.probe.package_indexes import find_offline_setting
+    from devkit.probe.release_names import list_wheels
+
+    unknown = [canonicalize_name(each.module) for each in found if not each.name][:MAX_OFFERED]
+    named = [each for each in unknown if not (find_offline_setting() or isinstance(list_wheels(each), Unknown))]
+    if named:
+        says = "Anybody can register a name, so look at them first. To add them:"
+        print_wrapped(f"the package index has {join_words(named)}, which devkit has not checked. {says}")
+        setting = f"packages={','.join((*packages, *named))}"
+        click.echo(f"  {shlex.join(['devkit', 'init', '--set', setting])}")
 
 
 def print_added_packages(before: "DevkitProject", project: "DevkitProject") -> None:

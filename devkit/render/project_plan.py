@@ -70,7 +70,7 @@ def _prepare(
 ) -> Callable[..., Plan | Conflict]:
     """Return what plans with these dependencies, again without asking uv again; `stack` ends its resolver."""
     from devkit.compat.version_tables import load_tables
-    from devkit.solver.resolution import plan_project
+    from devkit.solver.stated import plan_stated
 
     as_of = request.as_of
     request = date_request(request, dependencies, root)
@@ -87,6 +87,7 @@ def _prepare(
         request.python,
         request.image,
         request.features,
+        *(need.text for need in dependencies.stated),
     )
 
     def sign(day: str) -> str:
@@ -109,7 +110,7 @@ def _prepare(
         resolve = stack.enter_context(UvResolver(sources, index=settings.index if settings else ""))
 
     def plan(*, wants_nearest: bool = True) -> Plan | Conflict:
-        answer = plan_project(
+        answer = plan_stated(
             request, dependencies, load_tables(), resolve, recorded=recorded, wants_nearest=wants_nearest
         )
         is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)

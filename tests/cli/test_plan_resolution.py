@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from devkit.cli.init import add_imports, find_missing_imports, find_reached_packages
-from devkit.facts.dependencies import Resolved
+from devkit.cli.init import add_imports, find_missing_imports, find_reached_packages, offer_unknown
+from devkit.facts.dependencies import ImportedPackage, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.uv_resolver import find_uv
 from devkit.render.devkit_toml import ProjectSettings
@@ -521,3 +521,24 @@ def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):
     project = open_project(tmp_path, ProjectSettings(), PathOptions())
     found, imports = add_imports(project, is_wanted=False, is_confirmed=True, asks=False)
     assert (found.settings.packages, [each.name for each in imports]) == (("torchvision",), ["torchvision"])
+
+
+def test_what_only_the_index_knows_is_offered_and_not_installed(monkeypatch, capsys):
+    wheels = {"unidecode": ["a wheel"]}
+    monkeypatch.setattr("devkit.probe.release_names.list_wheels", lambda name: wheels.get(name, Unknown("none")))
+    monkeypatch.setattr("devkit.probe.package_indexes.find_offline_setting", lambda: "")
+    found = tuple(ImportedPackage(name, "", "run.py", 1) for name in ("Unidecode", "apex"))
+    offer_unknown((*found, ImportedPackage("tqdm", "tqdm", "run.py", 2)), ("numpy<2",))
+    assert capsys.readouterr().out.splitlines()[-1] == "  devkit init --set 'packages=numpy<2,unidecode'"
+    monkeypatch.setattr("devkit.probe.package_indexes.find_offline_setting", lambda: "UV_OFFLINE")
+    offer_unknown(found, ())
+    assert not capsys.readouterr().out
+
+
+def test_versions_that_the_readme_states_are_planned_and_others_are_said_with_their_reason(project, index):
+    requirements(project, "torch\nengine\n")
+    (project / "README.md").write_text("## Requirements\n- engine 0.1.0\n- torch 1.2.0\n")
+    done = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
+    assert "engine 0.1\n" in done.stdout
+    assert "README.md:3 asks for torch 1.2.0: the plan has 2.14.1, because torch 1.2.0" in done.stdout
+    assert run_with_index(project, "update", ".", "--check", index=index).returncode == 0

@@ -1,5 +1,6 @@
 """Plans whose packages uv resolves; here a small function answers in its place, and notes what it was asked."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from devkit.facts.values import Unknown
 from devkit.solver.plan import CompileMode, Conflict, Plan
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.resolution import plan_project
+from devkit.solver.stated import plan_stated
 
 ADA = build_machine_from_flags(driver="570.124.06", gpus=("RTX 4090",))
 NO_NETWORK = Unknown("uv cannot reach the package index")
@@ -374,6 +376,13 @@ def test_a_torchaudio_whose_metadata_names_no_torch_is_not_newer_than_torch():
     assert found.limits == ("torchaudio<2.11.0",)
     uv = Uv(resolved("torch==2.14.1", "torchaudio==2.11.0"))
     assert plan(project("torch==2.14.1", "torchaudio"), uv).limits == ()
+    # Its CUDA, which that of an older torch is not, says nothing of the one that is taken.
+    uv = Uv(
+        resolved("torch==2.0.0", "torchaudio==2.11.0"),
+        resolved("torch==2.0.0", "torchaudio==2.0.1"),
+        alone=lambda _: NO_NETWORK,
+    )
+    assert plan(project("torch==2.0.0", "torchaudio"), uv, python="3.11").limits == ("torchaudio<2.11.0",)
 
 
 def test_a_bitsandbytes_without_a_library_for_the_cuda_is_avoided():
@@ -411,3 +420,73 @@ def test_what_was_resolved_before_counts_where_there_is_no_network():
     found = plan(project("diffusers"), NO_NETWORK, recorded=recorded)
     assert found == recorded
     assert (found.python, found.torch) == ("3.11", "2.13.0")
+
+
+def state(*stated: str, python: str = "", needs: tuple[str, ...] = ("numpy", "scipy")) -> Dependencies:
+    lines = [
+        PackageRequirement(*re.split("(?==)", text, maxsplit=1), "README.md", line)
+        for line, text in enumerate(stated, 1)
+    ]
+    guide = PackageRequirement("python", f"=={python}.*", "README.md", 9) if python else None
+    return replace(project(*needs), stated=tuple(lines), guide_python=guide)
+
+
+def plan_with_stated(dependencies, uv, **requested):
+    found = plan_stated(build_request(machines=(ADA,), **requested), dependencies, load_tables(), uv)
+    return found, [each for each in found.warnings if each.startswith("README.md")]
+
+
+def test_stated_versions_hold_where_they_fit():
+    uv = Uv(
+        lambda asked: (
+            resolved("numpy==1.24.1", "scipy==1.9.0")
+            if "numpy==1.24.1" in asked.constraints
+            else resolved("numpy==2.0.0")
+        ),
+        alone=lambda asked: resolved("torch==2.6.0" if "torch==2.6.0" in asked.constraints else "torch==2.14.1"),
+    )
+    found, says = plan_with_stated(state("numpy==1.24.1", "torch==2.6.0", "gym==0.16.0", python="3.11"), uv)
+    assert (found.torch, found.resolved["numpy"], found.python) == ("2.6.0", "1.24.1", "3.11")
+    assert says == ["README.md:3 names gym 0.16.0, which nothing here installs"]
+    # What the user asks for goes before.
+    assert plan_with_stated(state("torch==2.6.0"), uv, torch="2.14.1")[0].torch == "2.14.1"
+
+
+def test_a_stated_version_that_does_not_fit_is_given_up_alone_and_said_with_its_reason():
+    def answer(asked):
+        if "numpy==1.11.0" in asked.constraints:
+            return Refused("numpy==1.11.0 has no usable file")
+        return resolved("numpy==2.0.0", "scipy==1.9.0" if "scipy==1.9.0" in asked.constraints else "scipy==1.17.0")
+
+    found, says = plan_with_stated(state("numpy==1.11.0", "scipy==1.9.0", "torch==1.2.0", python="3.5"), Uv(answer))
+    assert found.resolved["scipy"] == "1.9.0"
+    assert says[0] == (
+        "README.md:1 asks for numpy 1.11.0: the plan has 2.0.0, because Python 3.12: numpy==1.11.0 has no usable file"
+    )
+    assert says[1].startswith("README.md:3 asks for torch 1.2.0: the plan has 2.14.1, because torch 1.2.0")
+    assert says[2:] == ["README.md:9 asks for Python 3.5: the plan has 3.12, because no image here has it"]
+
+
+def test_a_stated_version_is_not_built_where_another_has_a_wheel():
+    def answer(asked):
+        is_old = "scipy==1.0.0" in asked.constraints
+        built = ("gym", *(["scipy"] if is_old else []))
+        gym = "gym==0.16.0" if "gym==0.16.0" in asked.constraints else "gym==0.26.2"
+        return resolved(gym, "scipy==1.0.0" if is_old else "scipy==1.17.0", from_source=built)
+
+    found, says = plan_with_stated(
+        state("gym==0.16.0", "scipy==1.0.0", needs=("gym", "scipy")), Uv(answer), python="3.12"
+    )
+    assert found.resolved["gym"] == "0.16.0", "no version of it has one"
+    assert says == ["README.md:2 asks for scipy 1.0.0: the plan has 1.17.0, because it has no wheel for Python 3.12"]
+
+
+def test_stated_versions_do_not_cost_the_packages_of_the_day():
+    def answer(asked):
+        return Refused("no") if asked.as_of and "numpy==1.24.1" in asked.constraints else resolved("numpy==1.25.0")
+
+    found, says = plan_with_stated(
+        state("numpy==1.24.1"), Uv(answer, alone=lambda _: resolved("torch==2.0.1")), as_of="2023-07-24"
+    )
+    assert (found.as_of, found.resolved["numpy"]) == ("2023-07-24", "1.25.0")
+    assert says == ["README.md:1 asks for numpy 1.24.1: the plan has 1.25.0, because no plan of 2023-07-24 has it"]
