@@ -261,10 +261,12 @@ def test_what_uv_cannot_resolve_for_was_not_checked(index, monkeypatch):
         resolve("hub\n")
 
 
-def test_packages_of_a_day_are_asked_for_by_their_upload_and_those_named_are_not(index):
+def test_packages_of_a_day_are_asked_for_by_their_upload_and_those_named_are_not(index, tmp_path):
     dated = replace(REQUEST, as_of="2026-01-01")
     assert isinstance(resolve("hub\n", dated), Unknown | Refused), "the index says no day of any file"
     assert dict(resolve("hub\n", replace(dated, undated=("hub",))).packages) == {"hub": "2.4"}
+    words = [*UvResolver(RequirementSources())._write_inputs(tmp_path, replace(dated, undated=("hub=31",)))]
+    assert "--exclude-newer-package=hub=2026-02-01" in words
 
 
 def test_a_given_index_takes_the_place_of_the_users_own(index, monkeypatch):
