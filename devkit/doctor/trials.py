@@ -18,7 +18,15 @@ PROGRAMS_RUN = ("CTK018", "ENG019")
 """The checks of programs that were run: that one of them cannot is not inferred."""
 _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
-_FAULTS = {("build",): "does-not-build", ("run", "--interactive"): "ends", ("run", "--mount"): "not-writable"}
+_FAULTS = {
+    ("build",): "does-not-build",
+    ("run", "--interactive"): "ends",
+    ("run", "--mount"): "not-writable",
+    ("exec", "--user"): "may-not-write",
+    ("exec", "--env"): "home-of-another",
+    ("run", "--volume"): "mount-of-another",
+    ("create", "--volume"): "mount-may-be-of-another",
+}
 """Faults of a project's containers by how the command of their trial begins."""
 _LONGEST = 200
 _PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")

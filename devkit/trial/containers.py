@@ -48,6 +48,7 @@ from devkit.trial.project import (
 )
 from devkit.trial.surroundings import SCRIPT as SHOW_SURROUNDINGS
 from devkit.trial.surroundings import find_lacks
+from devkit.trial.writers import list_writers
 
 LABEL = "devkit.trial"
 """Of every container, network and image of a trial, so that the next one finds what a killed one left."""
@@ -449,6 +450,12 @@ def _look_up(run: _Run, client: _Client, number: int, wanted: LookUp) -> Trial |
     """
     named = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}", "--label", f"{LABEL}={run.owner}")
     done = ProgramResult(0, "", "")
+    if wanted.judge is not None:
+        done = run.ask(*client.command, "run", *_OPTIONS, _NO_NETWORK, *named, *wanted.words)
+        found = wanted.judge(_list_said(done)) if done.code == 0 else None
+        return (
+            _make_trial(client, Way.PROJECT, ProgramResult(1, "", found[1]), 0, arguments=found[0]) if found else None
+        )
     if wanted.words:
         with _hold_in_memory(json.dumps(NO_EXEC).encode()) as path:
             profile = (f"--security-opt=seccomp={path}", *(("--runtime=runc",) if client.name == "docker" else ()))
@@ -625,7 +632,8 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     }
     known = (run.config, images, facts, host, run.project, {*volumes.split(), *names})
     found = list_look_ups(*known) if client.heeds_seccomp else ()
-    look_ups = tuple({each.words or each.told: each for each in found}.values())
+    writers = list_writers(run.config, images, facts, host, run.project) if host and facts.container is None else ()
+    look_ups = tuple({each.words or each.told: each for each in (*found, *writers)}.values())
     left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))
     rehearsal = rehearsal if rehearsal["services"] else {}

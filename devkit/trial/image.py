@@ -1,6 +1,7 @@
 """An image of a few files of this machine: a shell and its C library, of which a container can be started."""
 
 import io
+import posixpath
 import re
 import tarfile
 from collections.abc import Iterator
@@ -23,9 +24,8 @@ MAX_IMAGE_BYTES = 64 << 20
 
 def build_image(host: Host) -> bytes | Unknown:
     """Build the archive that an engine imports as an image; a few megabytes, in some hundredths of a second."""
-    listed = host.run(("ldd", _SHELL))
-    libraries = _LISTED.findall(listed.out)
-    if listed.code != 0 or not libraries:
+    libraries = [*list_shell_files(host).values()][1:]
+    if not libraries:
         return Unknown("this machine's shell names no libraries (ldd) for the trial image")
     wanted = {_SHELL, *libraries}
     for path in libraries:
@@ -42,6 +42,13 @@ def build_image(host: Host) -> bytes | Unknown:
     if archive.tell() > MAX_IMAGE_BYTES:
         return Unknown(f"this machine's shell and its libraries are larger than {MAX_IMAGE_BYTES >> 20} MiB")
     return archive.getvalue()
+
+
+def list_shell_files(host: Host) -> dict[str, str]:
+    """List this machine's shell and its libraries by name, the loader with them; empty where ldd does not tell them."""
+    listed = host.run(("ldd", _SHELL))
+    libraries = _LISTED.findall(listed.out) if listed.code == 0 else []
+    return {"sh": _SHELL, **{posixpath.basename(each): each for each in libraries}} if libraries else {}
 
 
 def has_glibc(image: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -36,7 +36,7 @@ _BUILTINS = re.compile(
 _READS_INPUT = re.compile(r"(?:ba|da|a|z|fi)?sh|(?:i?python|node|ruby|R|julia|lua)[\d.]*")
 """Programs that read commands from a terminal, and end where there are none."""
 _MAX_SCRIPTS = 100
-_OF_KERNEL = ("/proc/", "/sys/", "/dev/")
+OF_KERNEL = ("/proc/", "/sys/", "/dev/")
 _PATH = re.compile(r"/[^,\"\s]*")
 """A path that adds no option to `--mount`, which takes a line of CSV."""
 
@@ -53,12 +53,16 @@ class LookUp:
     words: tuple[str, ...]
     mounts: Mapping[str, str] = field(default_factory=dict)
     absence: str = ""
+    judge: Callable[[Sequence[Sequence[str]]], tuple[tuple[str, ...], str] | None] | None = None
+    """Of the names and values that the container prints: the words that tell a fault, and the fault."""
 
 
 def name_images(config: Mapping[str, Any], facts: Facts) -> set[str]:
-    """Name the images of the project's services and dev containers."""
+    """Name the images of the project's services and dev containers, and those that it builds on."""
     services = {name_image(config, each) for each in get_object(config, "services")}
-    return services | {image for _, image in _list_dev_containers(config, facts)}
+    files = facts.project.dockerfiles if isinstance(facts.project, Project) else ()
+    bases = {stage.image for each in files for stage in each.stages if "$" not in stage.image}
+    return services | {image for _, image in list_images_of_editors(config, facts)} | (bases if services else set())
 
 
 def list_look_ups(
@@ -80,7 +84,7 @@ def list_look_ups(
             yield from _list_programs(name, service, image, images[image], host)
     yield from _list_health_checks(config, images)
     yield from _list_inactive(config, facts)
-    for container, image in _list_dev_containers(config, facts):
+    for container, image in list_images_of_editors(config, facts):
         service = get_object(config, "services", container.service) if container.compose_files else {}
         # What it builds, the dev container CLI builds again before it starts.
         if image in images and not image.startswith("-") and "build" not in service:
@@ -159,7 +163,7 @@ def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator
     """Yield the place of each mount with a stand-in for its source, a folder or a file, and the fault if that does not fit."""
     for each in get_objects(service, "volumes"):
         source, target = get_text(each, "source"), get_text(each, "target").rstrip("/")
-        if not _PATH.fullmatch(target) or f"{target}/".startswith(_OF_KERNEL):
+        if not _PATH.fullmatch(target) or f"{target}/".startswith(OF_KERNEL):
             continue
         found = host.stat(source) if get_text(each, "type") == "bind" else None
         if found is None and get_object(each, "bind").get("create_host_path") is False:
@@ -173,7 +177,7 @@ def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator
             yield target, ("bind,readonly,source=/dev/null", fault)
 
 
-def _list_dev_containers(config: Mapping[str, Any], facts: Facts) -> Iterator[tuple[DevContainer, str]]:
+def list_images_of_editors(config: Mapping[str, Any], facts: Facts) -> Iterator[tuple[DevContainer, str]]:
     """Yield the dev containers whose image has a name that is known."""
     known = facts.project.dev_containers if isinstance(facts.project, Project) else ()
     for each in known:
@@ -225,9 +229,7 @@ def _list_volumes(
     # A command may change the owner, and a feature may make the folder.
     if isinstance(container.programs, Unknown) or "chown" in container.programs or container.features:
         return
-    named = [each.value for each in container.settings if each.name in ("remoteUser", "containerUser")]
-    named += [get_text(each, key) for each in _read_metadata(of_image) for key in ("remoteUser", "containerUser")]
-    user = next(filter(None, (*named, get_text(service, "user"), get_text(of_image, "User"))), "root")
+    user = find_user(container, service, of_image)
     if user.partition(":")[0] in ("root", "0") or "$" in user:
         return
     mounts = [(each.source, each.target) for each in container.mounts if each.kind == "volume"]
@@ -238,6 +240,13 @@ def _list_volumes(
             place = f"--mount=type=bind,readonly,source=/dev/null,target={target}"
             fault = f"the volume at {target} will belong to root, because the image {image} lacks the folder; {user} cannot write"
             yield LookUp(("run", "--mount", target), (place, _SHELL, image), absence=fault)
+
+
+def find_user(container: DevContainer, service: Mapping[str, Any], of_image: Mapping[str, Any]) -> str:
+    """Find the user whom an editor runs programs as."""
+    named = [each.value for each in container.settings if each.name in ("remoteUser", "containerUser")]
+    named += [get_text(each, key) for each in _read_metadata(of_image) for key in ("remoteUser", "containerUser")]
+    return next(filter(None, (*named, get_text(service, "user"), get_text(of_image, "User"))), "root")
 
 
 def _read_metadata(of_image: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

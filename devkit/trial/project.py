@@ -128,6 +128,15 @@ def _is_checked(service: Mapping[str, Any], image: str, has_health_check: Callab
     return True if said.get("test") else has_health_check(image)
 
 
+def list_binds(service: Mapping[str, Any], *, is_written: bool = False) -> dict[str, str]:
+    """List the sources of a service's bind mounts by their places; only of those that it may write to, if asked."""
+    return {
+        get_text(each, "target").rstrip("/"): get_text(each, "source").rstrip("/")
+        for each in get_objects(service, "volumes")
+        if get_text(each, "type") == "bind" and not (is_written and each.get("read_only"))
+    }
+
+
 def _isolate(network: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any] | None:
     """Copy a network without an effect on this machine's own; None for IPv6 and other drivers, which may have one."""
     ipam = get_object(network, "ipam")

@@ -235,6 +235,12 @@ def _host_requirements(node: DocumentNode, above: str) -> Iterator[HostRequireme
         yield from _host_requirements(value, f"{full}.")
 
 
+def list_lifecycle_texts(root: DocumentNode) -> Iterator[str]:
+    """Yield the shell texts of the lifecycle commands that run in the container."""
+    for stage in LIFECYCLE[1:]:
+        yield from _shell_texts(root.at(stage))
+
+
 def _shell_texts(node: DocumentNode) -> Iterator[str]:
     """The shell texts of a lifecycle command: one, or several side by side; a list is one command's words."""
     if node.is_scalar:

@@ -21,6 +21,16 @@ _DRIVER = re.compile(
     r"|libcuda1|akmod-nvidia|nvidia-open)(?:[-:=][\w.:~+*-]*)?|\S*NVIDIA-Linux-\S+\.run"
 )
 _SYSTEM_INSTALLER = re.compile(r"^(?:apt-get|apt|dnf|microdnf|yum|apk|zypper|conda|mamba|micromamba|pacman)$")
+_REPAIRS = re.compile(r"\b(?:sudo|su|doas|gosu|su-exec|setpriv|chown|chmod|chroot|unshare|ssh|docker)\b|\s-w\s")
+_REDIRECTION = re.compile(r"\d?>>?\|?(?!&)(.*)", re.DOTALL)
+_MOVES = re.compile(r"<<|\b(?:cd|pushd)\b")
+_DEPTHS = {"if": 1, "fi": -1, "case": 1, "esac": -1}
+_PYTHON = re.compile(r"^\s*(?:import|from)\s+\w|^#!.*python|\b(?:open|print)\(", re.MULTILINE)
+_PYTHON_WRITES = re.compile(
+    r"^(?:os\.(?:makedirs|mkdir)\(\s*[\"']([^\"']+)[\"']|(?:with\s|\w+\s*=\s*)?open\(\s*[\"']([^\"']+)[\"']\s*,\s*(?:mode=)?[\"'][wax])",
+    re.MULTILINE,
+)
+"""At the top level of a script, where nothing decides whether they run."""
 _TORCH_CUDA = re.compile(
     r"torch\.cuda\.(?:is_available|device_count|current_device|get_device\w*|init)\b"
     r"|\.cuda\(\)|device\s*=\s*['\"]cuda|\.to\(['\"]cuda"
@@ -82,6 +92,30 @@ def find_created_folders(commands: Iterable[ShellCommand], *, as_user: bool) -> 
         if changes_owner or (as_user and command.program in ("mkdir", "install")):
             found += [word.rstrip("/") for word in command.values[1:] if word.startswith("/")]
     return tuple(found)
+
+
+def find_written_paths(text: str) -> Iterator[str]:
+    """Yield the paths that a text in shell or Python surely writes to, a folder that it makes with a slash at its end.
+
+    A text that changes owners, modes or its user yields nothing, and relative paths of one that changes its folder are left
+    out, as is what a condition decides.
+    """
+    if _REPAIRS.search(text):
+        return
+    yield from (f"{found[1]}/" if found[1] else found[2] for found in _PYTHON_WRITES.finditer(text))
+    depth, before = 0, ""
+    for command in () if _PYTHON.search(text) else parse_shell_text(text):
+        depth += _DEPTHS.get(command.program, 0)
+        is_certain = depth <= 0 and not command.is_forgiven and before not in ("[", "[[", "test")
+        before, words, names = command.program, iter(command.values[1:]), []
+        for word in words:
+            if found := _REDIRECTION.fullmatch(word):
+                names.append(found[1] or next(words, ""))
+            elif command.program in ("mkdir", "touch", "tee") and not word.startswith(("-", "<")):
+                names.append(f"{word}/" if command.program == "mkdir" else word)
+        for name in names if is_certain else ():
+            if name.startswith(("/", "~", "$")) or not _MOVES.search(text):
+                yield name
 
 
 def find_created_users(commands: Iterable[ShellCommand], *, line: int) -> Iterator[MadeUser]:
