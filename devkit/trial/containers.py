@@ -33,7 +33,16 @@ from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.builds import OUTLINE, Build, find_build_faults, list_builds
 from devkit.trial.image import build_image, has_glibc
-from devkit.trial.programs import MOUNTED, NO_EXEC, NOT_STARTED, LookUp, list_look_ups, list_scripts, name_images
+from devkit.trial.programs import (
+    MOUNTED,
+    NO_EXEC,
+    NOT_STARTED,
+    LookUp,
+    list_look_ups,
+    list_misnamed,
+    list_scripts,
+    name_images,
+)
 from devkit.trial.project import (
     MAX_CONTAINERS,
     MAX_REHEARSED,
@@ -571,6 +580,14 @@ def _parse_images(said: str, wanted: Collection[str]) -> dict[str, Mapping[str, 
     return found
 
 
+def _list_refusals(run: _Run, client: _Client, images: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each name of an image that the engine cannot parse, with its words."""
+    for image in images:
+        said = run.ask(*client.command, "image", "inspect", "--", image).err
+        if "invalid reference" in said:
+            yield image, f"invalid reference{said.partition('invalid reference')[2].rstrip()}"
+
+
 def _parse(line: str) -> dict[str, Any]:
     """Parse what an engine says of an image; empty where that is not an object."""
     try:
@@ -601,6 +618,7 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
             each.out for each in pool.map(lambda words: run.ask(*client.command, *words), questions)
         )
     images = _parse_images(said, wanted)
+    refusals = dict(_list_refusals(run, client, wanted - images.keys()))
     # The dev container CLI gives the project a different name than Compose; the folder is the same.
     rows = [row.partition("\t") for row in listed.splitlines()]
     started = {name for folder, _, name in rows if f"{folder}/".startswith(f"{run.project}/")}
@@ -632,8 +650,9 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     }
     known = (run.config, images, facts, host, run.project, {*volumes.split(), *names})
     found = list_look_ups(*known) if client.heeds_seccomp else ()
+    misnamed = list_misnamed(run.config, facts, refusals)
     writers = list_writers(run.config, images, facts, host, run.project) if host and facts.container is None else ()
-    look_ups = tuple({each.words or each.told: each for each in (*found, *writers)}.values())
+    look_ups = tuple({each.words or each.told: each for each in (*misnamed, *found, *writers)}.values())
     left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))
     rehearsal = rehearsal if rehearsal["services"] else {}

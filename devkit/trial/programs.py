@@ -13,7 +13,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.project.devcontainer import LOCAL_FOLDER
-from devkit.trial.project import FILES, name_image
+from devkit.trial.project import FILES, list_binds, name_image
 
 NO_EXEC = {
     "defaultAction": "SCMP_ACT_ALLOW",
@@ -35,6 +35,7 @@ _BUILTINS = re.compile(
 """Words of a shell that need no file. Source: POSIX, Shell Command Language, 2.14 and 2.9.4; dash(1)."""
 _READS_INPUT = re.compile(r"(?:ba|da|a|z|fi)?sh|(?:i?python|node|ruby|R|julia|lua)[\d.]*")
 """Programs that read commands from a terminal, and end where there are none."""
+_SUBSTITUTED = re.compile(r"\$\{?(\w+)\b(?!:?-)")
 _MAX_SCRIPTS = 100
 OF_KERNEL = ("/proc/", "/sys/", "/dev/")
 _PATH = re.compile(r"/[^,\"\s]*")
@@ -80,6 +81,8 @@ def list_look_ups(
     """
     for name, service in get_object(config, "services").items():
         image = name_image(config, name)
+        if host is not None:
+            yield from _list_brought(name, service, image, images.get(image, {}), host)
         if image in images and not image.startswith("-"):
             yield from _list_programs(name, service, image, images[image], host)
     yield from _list_health_checks(config, images)
@@ -157,6 +160,54 @@ def _list_programs(
         yield LookUp(("compose", "up", name), (*options, *stand_ins, image, *entrypoint[1:], *command), faults)
     elif places:
         yield LookUp(MOUNTED, (*stand_ins, _SHELL, image), faults)
+
+
+def _list_brought(
+    name: str, service: Mapping[str, Any], image: str, of_image: Mapping[str, Any], host: Host
+) -> Iterator[LookUp]:
+    """Yield what keeps a service's program from running that a bind mount brings: its mode, its first line, its absence."""
+    entrypoint, binds = get_texts(service, "entrypoint"), list_binds(service)
+    words = entrypoint or get_texts(of_image, "Entrypoint")
+    program = next(iter(words or (get_texts(service, "command") if of_image else ())), "")
+    folder = get_text(service, "working_dir") or get_text(of_image, "WorkingDir") or "/"
+    path = posixpath.normpath(posixpath.join(folder, program))
+    targets = (get_text(each, "target").rstrip("/") for each in get_objects(service, "volumes"))
+    nearest = max((each for each in targets if f"{path}/".startswith(f"{each}/")), key=len, default="")
+    if "/" not in program or nearest not in binds:
+        return
+    file = f"{binds[nearest]}{path.removeprefix(nearest)}"
+    found, lines = host.stat(file), (host.read(file) or "").partition("\n")
+    first = lines[0]
+    told, fault = ("run", "--entrypoint", file), f"{name} runs {file}, which"
+    if found is None:
+        yield LookUp((*MOUNTED, path), (), absence=f"{fault} does not exist")
+    elif found.kind == "file" and not found.mode & 0o111:
+        yield LookUp(("run", "--exec", file), (), absence=f"{fault} has no execute bit")
+    elif first.startswith("#!") and first.endswith("\r"):
+        yield LookUp(told, (), absence=f"{fault} has Windows line endings, so that its interpreter is not found")
+    elif found.kind == "file" and found.size and not first.startswith(("#!", "\x7fELF")):
+        yield LookUp(
+            ("run", "--interpreter", file), (), absence=f"{fault} does not begin with the line of an interpreter"
+        )
+    elif of_image and first.startswith("#!") and not image.startswith("-"):
+        interpreter = first[2:].split() or [""]
+        interpreter = interpreter[1:] if interpreter[0].endswith("/env") else interpreter
+        if interpreter and _PROGRAM.fullmatch(interpreter[0]):
+            yield LookUp(("compose", "up", name), (f"--entrypoint={interpreter[0]}", image))
+
+
+def list_misnamed(config: Mapping[str, Any], facts: Facts, refusals: Mapping[str, str]) -> Iterator[LookUp]:
+    """Yield the services whose image has a name that the engine refuses, by its words, with the variable that was not set."""
+    known = facts.project.services if isinstance(facts.project, Project) else ()
+    written = {each.name: each.image.value for each in known if each.image is not None}
+    for name, service in get_object(config, "services").items():
+        image = name_image(config, name)
+        if image in refusals:
+            variables = _SUBSTITUTED.findall(written.get(name, ""))
+            values = {each: get_text(get_object(service, "environment"), each) or "VALUE" for each in variables}
+            told = ("compose", "--env-file", *(f"{key}={value}" for key, value in list(values.items())[:1]))
+            fault = f"the engine refuses {image!r}, the image of {name}: {refusals[image]}"
+            yield LookUp(told if variables else ("compose", "pull", name), (), absence=fault)
 
 
 def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -1,5 +1,6 @@
 """Problems of the containers that were started to see how they end."""
 
+import re
 from collections.abc import Iterator
 
 from devkit.doctor.model import NotApplicable, Severity
@@ -10,6 +11,9 @@ from devkit.facts.model import Facts
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.runs import Trial, Way
 from devkit.facts.values import Unknown
+
+_ABSENT = re.compile(r"(?:bind source path does not exist: |statfs )(/[^\s:]+)")
+"""The source of a mount, in the words of Docker and Podman."""
 
 
 def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
@@ -31,12 +35,14 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
         # What is known of an error is of the engine's own settings: the arguments of a project may ask for something else.
         is_asked = trial.way is Way.PROJECT and (trial.arguments[0] != "compose" or trial.arguments[1:-1] == ("up",))
         match = None if needed["fault"] or is_asked else explain(trial)
-        if trial.works_without or trial.settings:
+        absent = _ABSENT.search(trial.err) if trial.way is Way.PROJECT else None
+        if trial.works_without or (trial.settings and not absent):
             way, settings = describe_way(trial), trial.settings
             reason = reason or "it does not end"
             failure = ProgramFailure(way, (reason,), way, 1, trial.works_without, settings=settings)
             yield report_failure(failure, is_tried=trial.way is not Way.PROJECT)
             continue
+        kind = f"{trial.engine}-socket" if absent and absent[1].endswith(".sock") else "source"
         seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]
         seen += [f"in it: {name} {value}" for name, value in _list_seen(trial)]
         seen += [f"{describe_way(each)}: works" for each in works]
@@ -53,8 +59,8 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
             seen=trial.gpu_count,
             count=len(facts.gpus),
             arguments=trial.arguments,
-            kind=trial.arguments[-2].lstrip("-") if len(trial.arguments) > 1 else "",
-            name=trial.arguments[-1] if trial.arguments else "",
+            kind=kind if absent else trial.arguments[-2].lstrip("-") if len(trial.arguments) > 1 else "",
+            name=absent[1] if absent else trial.arguments[-1] if trial.arguments else "",
             **needed,
             subject=describe_way(trial),
             evidence=seen,
