@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from devkit.doctor.checks.cascades import CDI_CODES
 from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity, Side
 from devkit.doctor.preconditions import is_in_wsl
 from devkit.doctor.signatures.model import Match
@@ -29,6 +30,8 @@ _FAULTS = {
 }
 """Faults of a project's containers by how the command of their trial begins."""
 _LONGEST = 200
+_REFUSES_CDI = re.compile(r"driver \"cdi\"|CDI device")
+"""What engines say of devices that they cannot give by CDI. Source: moby/moby, daemon/cdi.go."""
 _PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")
 _HELP_LINES = (" Container ", " Network ", "Usage:", "Run 'docker", "See '", "time=", "Unable to find image")
 """What commands print beside an error. Source: docker/cli, cli/command/container/run.go."""
@@ -161,10 +164,15 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
     named = {code for match in matches for code in (match.code, *match.also)}
     words = "\n".join(each.err for each in failed)
     found = {each.check.code for each in outcomes if isinstance(each.verdict, Found)}
+    # A setting that disables the way that the project asks for is the cause, whatever other ways say.
+    own = (each.err for each in list_trials(facts) if each.way is Way.PROJECT and find_fault(each, facts))
+    is_cdi_refused = any(_REFUSES_CDI.search(each) for each in own)
 
     def weigh(outcome: Outcome, finding: Finding) -> Finding:
         code = outcome.check.code
         if code == STARTS or not code.startswith(_JUDGED_BY_TRIALS) or GETS_GPUS not in outcome.check.causes:
+            return finding
+        if is_cdi_refused and code in CDI_CODES:
             return finding
         if len(failed) < len(gpu):
             seen = "; ".join(f"{describe_way(each)}: a container got the GPUs" for each in gpu if each not in failed)

@@ -41,6 +41,8 @@ class DockerSettings:
     credential_helpers: tuple[CredentialHelper, ...]
     gives_proxy: bool
     """Whether containers and builds get proxy variables from it."""
+    proxies: tuple[str, ...] | Unknown = NOT_READ
+    """The addresses in these variables, without logins."""
 
 
 @dataclass(frozen=True)

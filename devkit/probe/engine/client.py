@@ -10,7 +10,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.attempts import find_error_lines, run_or_explain
 from devkit.probe.circumstances import MAX_SCRIPT_BYTES
-from devkit.probe.documents import get_object, get_text, parse_json
+from devkit.probe.documents import get_object, get_text, parse_json, strip_url_credentials
 from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.operating_system import read_user_id
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
@@ -186,7 +186,10 @@ def _docker_settings(host: Host) -> DockerSettings:
         for registry, name in named
         if isinstance(name, str) and name
     )
-    return DockerSettings(path, "", helpers, gives_proxy=bool(content.get("proxies")))
+    given = (get_object(content, "proxies", name) for name in get_object(content, "proxies"))
+    urls = (get_text(each, key) for each in given for key in ("httpProxy", "httpsProxy", "allProxy"))
+    proxies = tuple(dict.fromkeys(strip_url_credentials(url) for url in urls if url))
+    return DockerSettings(path, "", helpers, gives_proxy=bool(content.get("proxies")), proxies=proxies)
 
 
 def read_compose(host: Host) -> Compose | Unknown | None:

@@ -1,10 +1,12 @@
 """Checks of the container engine: the right one, new enough, with valid settings, proxy and clock."""
 
+import re
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
 from devkit.doctor.checks.engine.connection import name_choice
+from devkit.doctor.checks.project.containers import require_project_containers
 from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
@@ -31,6 +33,7 @@ from devkit.facts.runs import Way
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
+_LOOPBACK = re.compile(r"(?:\w+://)?(?:localhost|127\.[\d.]+|\[::1\])(?=[:/]|$)")
 _SNAP_DOCKER = "/snap/bin/docker"
 
 
@@ -136,6 +139,12 @@ def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
         raise NotApplicable("the engine gets its proxy from elsewhere")
+    settings = facts.clients.settings if isinstance(facts.clients, Clients) else None
+    settings = None if isinstance(settings, Unknown) or (settings and settings.error) else settings
+    if settings is not None and not isinstance(settings.proxies, Unknown):
+        url = next(filter(_LOOPBACK.match, settings.proxies), "")
+        if url and not _are_on_host_network(facts):
+            yield problem("loopback", path=settings.path, url=url, evidence=(f"{settings.path}: proxies: {url}",))
     proxies = {proxy.variable: proxy.url for proxy in require(require(facts.hub).proxies)}
     variables = [name for name in proxies if name.upper() in ("HTTP_PROXY", "HTTPS_PROXY")]
     if not variables:
@@ -144,10 +153,19 @@ def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
     if require(engine.proxy) == "":
         variable = next((name for name in variables if name.upper() == "HTTPS_PROXY"), variables[0])
         yield problem("daemon-without-proxy", variable=variable, evidence=(shell, "engine: no proxy"))
-    settings = facts.clients.settings if isinstance(facts.clients, Clients) else None
-    if settings is not None and not isinstance(settings, Unknown) and not settings.error and not settings.gives_proxy:
+    if settings is not None and not settings.gives_proxy:
         evidence = (shell, f"{settings.path}: no proxies")
         yield problem("containers-without-proxy", subject=settings.path, evidence=evidence)
+
+
+def _are_on_host_network(facts: Facts) -> bool:
+    """Say if all containers of the project have this machine's network, where loopback is this machine's."""
+    try:
+        containers = require_project_containers(facts)
+    except NotApplicable:
+        return False
+    modes = [each.setting("network") for each in containers if each.is_started_by_files]
+    return bool(modes) and all(mode is not None and mode.value == "host" for mode in modes)
 
 
 @check("ENG015")

@@ -10,7 +10,7 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.checks.project.images import CudaTag
-from devkit.doctor.model import Location, NotApplicable, Repair, RepairKind, check, cite
+from devkit.doctor.model import Location, NotApplicable, Repair, RepairKind, Severity, check, cite
 from devkit.doctor.preconditions import (
     is_in_container,
     is_local_engine,
@@ -87,10 +87,13 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Problem]:
                 and not is_in_container(facts)
             ):
                 is_roots = mount.owner_uid == 0 and not require(require_system(facts).is_root)
+                # Root, who is the user where nobody says otherwise, may write to it, too.
+                is_minor = mount.exists is False and (container.user is None or container.user.value in _ROOT)
                 if mount.exists is False or is_roots:
                     below = re.sub(r"^(\$\{localEnv:HOME\}|\$\{HOME\}|\$HOME|~)/", "", mount.source)
                     yield problem(
                         "missing-source" if mount.exists is False else "source-of-root",
+                        severity=Severity.NOTE if is_minor else None,
                         found_at=_cite_mount("bind", mount),
                         source=mount.source,
                         folder=below,
