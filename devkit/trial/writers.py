@@ -217,7 +217,7 @@ def _list_services(
         of_image, context = images.get(image), get_text(get_object(service, "build"), "context")
         if of_image is None and context:
             image, of_image, given, made = _read_dockerfile(get_object(service, "build"), images, host, project)
-        if of_image is None or "$" in "".join(given):
+        if of_image is None:
             continue
         entrypoint, command = get_texts(service, "entrypoint"), get_texts(service, "command")
         of_both = () if entrypoint else get_texts(of_image, "Entrypoint")
@@ -266,6 +266,7 @@ def _read_dockerfile(
     programs = {name for each in chain if isinstance(each.programs, tuple) for name in each.programs}
     given = tuple(folder for each in chain for folder in each.folders)
     is_unclear = any(name.endswith((".sh", ".py")) for name in programs) or ("chown" in programs and not given)
+    is_unclear |= not all(folder.startswith("/") and "$" not in folder for folder in given)
     if not chain or chain[0].image not in images or is_unclear:
         return "", None, (), set()
     image = dict(images[chain[0].image])

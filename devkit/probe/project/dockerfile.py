@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -102,7 +103,7 @@ class _StageReader:
         self._stage = Stage(name, image, written, line, user=None, removes_users=False, **_NOTHING_FOUND)
         self._path, self._given, self._secret_files = path, given, secret_files
         self._arguments, self._expansion = dict(defaults), expansion
-        self._user = ""
+        self._user = self._folder = ""
         self._found: dict[str, list[object]] = {}
 
     def stage(self) -> Stage:
@@ -121,8 +122,13 @@ class _StageReader:
         elif keyword == "USER" and text:
             self._user = self._expansion.expand(text.split()[0], self._arguments).partition(":")[0]
             self._stage = replace(self._stage, user=Setting("USER", self._user, self._path, line))
-        elif keyword == "WORKDIR" and self._user not in _ROOT:
-            self._add("folders", self._expansion.expand(text, self._arguments).rstrip("/"))
+        elif keyword == "WORKDIR":
+            named = self._expansion.expand(text, self._arguments)
+            self._folder = (
+                posixpath.normpath(posixpath.join(self._folder, named)) if self._folder or named[:1] == "/" else ""
+            )
+            if self._user not in _ROOT and self._folder:
+                self._add("folders", self._folder)
         elif keyword in ("COPY", "ADD"):
             self._copy(instruction)
         elif keyword == "RUN":
@@ -139,7 +145,7 @@ class _StageReader:
         except ValueError:
             words = text.split()
         if flags and "--chown" in flags[0] and words:
-            self._add("folders", words[-1].rstrip("/"))
+            self._add("folders", posixpath.normpath(posixpath.join(self._folder, words[-1])))
         if flags and (named := _COPY_FROM.search(flags[0])):
             self._add("copied_from", self._expansion.expand(named[1], self._arguments))
             return
@@ -160,7 +166,9 @@ class _StageReader:
         self._add("drivers", *(Setting("RUN", name, self._path, instruction.line) for name in found))
         known = self._found.get("programs", [])
         self._add("programs", *(name for name in shell.find_programs(commands) if name not in known))
-        self._add("folders", *shell.find_created_folders(commands, as_user=self._user not in _ROOT))
+        self._add(
+            "folders", *shell.find_created_folders(commands, as_user=self._user not in _ROOT, folder=self._folder)
+        )
         self._add("users", *shell.find_created_users(commands, line=line))
         for use in shell.find_gpu_uses(commands, heredoc="" if is_script else instruction.heredoc):
             self._add("gpu_uses", Setting(use, _excerpt(f"{text} {instruction.heredoc}"), path, line))

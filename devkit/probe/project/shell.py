@@ -1,8 +1,10 @@
 """Shell commands in Dockerfiles and lifecycle commands: the compilers, folders, users and GPUs that they involve."""
 
+import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 from devkit.facts.project import MadeUser
 from devkit.formats.shell import ShellCommand, command_from_words, parse_commands
@@ -21,6 +23,7 @@ _DRIVER = re.compile(
     r"|libcuda1|akmod-nvidia|nvidia-open)(?:[-:=][\w.:~+*-]*)?|\S*NVIDIA-Linux-\S+\.run"
 )
 _SYSTEM_INSTALLER = re.compile(r"^(?:apt-get|apt|dnf|microdnf|yum|apk|zypper|conda|mamba|micromamba|pacman)$")
+_OPEN_MODE = re.compile(r"(?:[ugoa]*[goa])?[+=]\w*w\w*|[0-7]*(?:[2367][0-7]|[0-7][2367])")
 _REPAIRS = re.compile(r"\b(?:sudo|su|doas|gosu|su-exec|setpriv|chown|chmod|chroot|unshare|ssh|docker)\b|\s-w\s")
 _REDIRECTION = re.compile(r"\d?>>?\|?(?!&)(.*)", re.DOTALL)
 _MOVES = re.compile(r"<<|\b(?:cd|pushd)\b")
@@ -83,14 +86,24 @@ def find_programs(commands: Iterable[ShellCommand]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(command.program for command in commands))
 
 
-def find_created_folders(commands: Iterable[ShellCommand], *, as_user: bool) -> tuple[str, ...]:
-    """Find absolute folders that the commands give to a user; those only created count when a user runs them."""
+def find_created_folders(commands: Iterable[ShellCommand], *, as_user: bool, folder: str = "") -> tuple[str, ...]:
+    """Find folders that the commands give to a user or let others write; those only created count when a user runs them.
+
+    `folder` is where they run; with "" only absolute paths are found.
+    """
     found = []
     for command in commands:
-        sets_owner = any(word.startswith(("--owner", "--group", "-o", "-g")) for word in command.values)
+        words = command.values[1:]
+        sets_owner = any(word.startswith(("--owner", "--group", "-o", "-g")) for word in words)
+        opens = command.program == "chmod" and any(_OPEN_MODE.fullmatch(word) for word in words)
         changes_owner = command.program == "chown" or (command.program == "install" and sets_owner)
-        if changes_owner or (as_user and command.program in ("mkdir", "install")):
-            found += [word.rstrip("/") for word in command.values[1:] if word.startswith("/")]
+        if command.program in ("useradd", "adduser"):
+            found += [value for option, value in pairwise(words) if option in ("-d", "-h", "--home", "--home-dir")]
+        elif opens or changes_owner or (as_user and command.program in ("mkdir", "install")):
+            names = [word for word in words if not word.startswith("-")][command.program in ("chown", "chmod") :]
+            found += [
+                posixpath.normpath(posixpath.join(folder, name)) for name in names if name.startswith("/") or folder
+            ]
     return tuple(found)
 
 
