@@ -23,6 +23,7 @@ from devkit.facts.engine import (
 )
 from devkit.facts.machine import Platform
 from devkit.facts.programs import ProgramFailure
+from devkit.facts.project import Project, Service, Setting
 from devkit.facts.runs import Proxy
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
@@ -119,6 +120,13 @@ def settings(*helpers, error="", sets_proxy=False, **changes):
     return host(
         clients__settings=DockerSettings("/home/dev/.docker/config.json", error, helpers, sets_proxy), **changes
     )
+
+
+def given(*proxies, network="bridge"):
+    """The docker command gives containers these proxies, and the project has a service with this network."""
+    own = Service("a", (), "compose.yaml", 1, None, None, (), (), (), (Setting("network", network, "compose.yaml", 1),))
+    project = Project("/p", (), (), (own,), (), (), (), ())
+    return changed(settings(sets_proxy=True), {"clients.settings.proxies": proxies, "project": project})
 
 
 def programs(*paths, facts=None, **changes):
@@ -304,6 +312,10 @@ CASES = [
     ("ENG013", proxied(engine__is_rootless=True), "warning note: systemctl --user daemon-reload", "rootless"),
     ("ENG013", proxied(system__runs_systemd=False), "warning note: sudo service docker restart", "without systemd"),
     ("ENG013", proxied(engine__proxy="http://proxy:1"), "note", "shell and daemon"),
+    ("ENG013", given("http://127.0.0.1:3128"), "warning: itself | docker network inspect bridge", "loopback"),
+    ("ENG013", given("localhost"), "warning", "loopback by name"),
+    ("ENG013", given("http://127.0.0.1:1", network="host"), "passed", "loopback of this machine"),
+    ("ENG013", given("http://localhost.corp:1", "http://10.0.0.1:1"), "passed", "proxies elsewhere"),
     ("ENG013", proxied("ALL_PROXY"), "passed", "a variable Docker does not read"),
     ("ENG013", proxied(facts=settings(sets_proxy=True), engine__proxy="http://proxy:1"), "passed", "all three"),
     ("ENG013", proxied(engine__kind=EngineKind.DOCKER_DESKTOP), "skipped", "Docker Desktop has its own"),

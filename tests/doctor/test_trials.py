@@ -85,6 +85,11 @@ def own(**changes):
     return replace(trial(Way.PROJECT, **changes), arguments=("compose", "run", "train"))
 
 
+def failing(*arguments, err="it", machine=None, **changes):
+    """A container of the project that does not start, or shows a fault."""
+    return tried(replace(own(code=1, err=err, **changes), arguments=arguments), machine=machine)
+
+
 def lacking(kind, words, setting="", engine="docker"):
     """A plain container that started and lacks something."""
     return changed(
@@ -213,6 +218,30 @@ CASES = [
         "warning: the volume at /data | sudo chown $(id -u):$(id -g) /data",
         "a new volume without a folder in the image",
     ),
+    (
+        "PRJ041",
+        failing("exec", "--user", "me", "/d"),
+        "warning: it | RUN mkdir -p /d && chown me /d",
+        "a folder of root",
+    ),
+    ("PRJ041", failing("exec", "--env", "HOME"), "warning: lifecycle commands | grep -rnw HOME", "another's home"),
+    ("PRJ041", failing("run", "--volume", "/s"), "warning: it | mkdir -p /s", "a mount of another"),
+    ("PRJ041", failing("create", "--volume", "/s"), "note: it | stat --format", "a mount that may only be read"),
+    ("PRJ041", failing("compose", "--env-file", "T=1"), "error: it | echo T=1 >> .env", "an unset tag"),
+    ("PRJ041", failing("compose", "pull", "a"), "error: it | docker compose config --images", "a bad name"),
+    ("PRJ041", failing("run", "--interpreter", "/s"), "error: it | sed -i '1i #!/bin/sh' /s", "no interpreter"),
+    (
+        "PRJ041",
+        failing("compose", "up", err="bind source path does not exist: /d", settings=("a.volumes.source",)),
+        "error: /d | mkdir -p /d",
+        "a source that is missing",
+    ),
+    (
+        "PRJ041",
+        failing("run", "x", err="statfs /var/run/docker.sock: no such file or directory", engine="podman"),
+        "error: statfs | source=/run/podman/podman.sock",
+        "a socket of Docker with Podman",
+    ),
     ("ENG020", tried(), "passed", "a container that lacks nothing"),
     ("ENG020", healthy(), "skipped", "nothing was tried, so nothing lacks"),
     ("ENG020", lacking("names", "they ask 8.8.8.8"), "warning: 8.8.8.8 | sudoedit", "another DNS server"),
@@ -320,6 +349,14 @@ def test_a_setting_whose_file_the_engine_names_explains_the_way_that_fails():
     report = build_full_report(tried(WORKS, refused(Way.CDI, words), **stale))
     assert report.root_causes == ("CDI004",)
     assert build_full_report(tried(WORKS, **stale)).root_causes == ()
+
+
+def test_cdi_that_is_disabled_is_the_cause_where_the_project_asks_for_it():
+    off = {"engine.runtimes": (), "engine.hook_on_path": False, "engine.cdi_devices": (), "engine.cdi_spec_dirs": ()}
+    asked = replace(own(code=1, err='could not select device driver "cdi"'), arguments=("compose", "up"))
+    report = build_full_report(tried(refused(Way.GPUS, NO_DRIVER), asked, **off))
+    assert report.root_causes == ("CDI010",)
+    assert build_full_report(tried(refused(Way.GPUS, NO_DRIVER), **off)).root_causes == ("CTK013",)
 
 
 @pytest.mark.parametrize("words", [NO_RUNC, NO_LIMIT], ids=["words that nobody knows", "words that are known"])

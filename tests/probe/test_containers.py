@@ -459,3 +459,11 @@ def test_the_settings_of_the_docker_command(tmp_path, text, error, helpers, give
     settings = read_clients(machine).settings
     assert (settings.error, settings.credential_helpers, settings.gives_proxy) == (error, helpers, gives_proxy)
     assert "c2VjcmV0" not in repr(settings)
+
+
+def test_the_proxies_that_the_docker_command_gives_to_containers_have_no_logins(tmp_path):
+    text = (
+        '{"proxies": {"default": {"httpProxy": "http://me:pass@p:1", "noProxy": "x"}, "tcp://h": {"httpsProxy": "q"}}}'
+    )
+    settings = read_clients(host(tmp_path, files=CONFIG.format(text))).settings
+    assert settings.proxies == ("http://p:1", "q")

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from devkit.facts.project import Dockerfile
 from devkit.probe.project.dockerfile import VariableExpansion, parse_dockerfile, parse_instructions
+from devkit.probe.project.shell import find_written_paths
 
 
 def read(text, **arguments):
@@ -103,6 +104,20 @@ def test_commands_in_other_forms():
     assert stage("FROM a\nRUN echo 'unbalanced && pip install torch\n").installs
 
 
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("mkdir -p /a && date > /b 2>&1; echo x>>/dev/null | tee -a c", ["/a/", "/b", "c"]),
+        ("cd /x && touch y /z $HOME/w", ["/z", "$HOME/w"]),
+        ("sudo mkdir /a; mkdir /b", []),
+        ("mkdir /a || true; [ -d /b ] && mkdir /c; if x; then touch /d; fi; touch /e", ["/e"]),
+        ("import os\nos.makedirs('/a')\nwith open('b.txt', 'w') as f: x > y\n    open('c', 'w')", ["/a/", "b.txt"]),
+    ],
+)
+def test_paths_that_a_text_surely_writes_to(text, paths):
+    assert [*find_written_paths(text)] == paths
+
+
 def test_users_folders_and_compilers():
     found = stage(
         "FROM a\nARG U=1000\nRUN apt-get install -y g++-12 && useradd -m -u $U -s /bin/bash dev \\\n"
@@ -110,6 +125,10 @@ def test_users_folders_and_compilers():
     )
     assert [(user.name, user.uid) for user in found.users] == [("dev", "1000")]
     assert found.folders == ("/opt/x", "/home/dev/y", "/w")
+    opened = stage(
+        "FROM a\nWORKDIR /w\nRUN chown me . && chmod g+w a && chmod 755 b && useradd -d /h me\nCOPY --chown=me x y/\n"
+    )
+    assert opened.folders == ("/w", "/w/a", "/h", "/w/y")
     assert found.compilers == ("g++-12",)
     assert (found.user.value, found.user.line) == ("dev", 5)
 

@@ -1,12 +1,14 @@
 """Builds of a project for BuildKit to read, what it says of them, and the programs that are looked up in images."""
 
 import json
+import os
 
 import pytest
 
 from devkit.probe.host import LocalHost, ProgramResult
 from devkit.trial.builds import find_build_faults, list_builds
-from devkit.trial.programs import list_look_ups, list_scripts
+from devkit.trial.programs import list_look_ups, list_misnamed, list_scripts
+from devkit.trial.writers import list_writers
 from tests.doctor.machines import changed, without_gpu
 from tests.doctor.projects import files_of, read
 
@@ -302,3 +304,113 @@ def test_a_script_that_a_dev_container_runs_by_its_path_is_executable(tmp_path, 
     assert [each.told[-1] for each in list_scripts({}, facts, LocalHost(), str(tmp_path))] == told
     (tmp_path / "setup.sh").chmod(0o755)
     assert not [*list_scripts({}, facts, LocalHost(), str(tmp_path))]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "service", "told"),
+    [
+        ("#!/bin/sh\n", 0o644, {}, "--exec"),
+        ("#!/bin/sh\r\n", 0o755, {}, "--entrypoint"),
+        ("echo\n", 0o755, {}, "--interpreter"),
+        (None, 0, {}, "--target"),
+        ("#!/usr/bin/env python3\n", 0o755, {}, "--entrypoint=python3"),
+        ("#!/bin/sh\n", 0o644, {"entrypoint": ["sh", "/app/run"]}, ""),
+        ("#!/bin/sh\n", 0o644, {"volumes": [{"type": "volume", "target": "/app/run"}]}, ""),
+    ],
+)
+def test_a_program_that_a_bind_mount_brings_is_looked_at_on_this_machine(tmp_path, text, mode, service, told):
+    if text is not None:
+        (tmp_path / "run").write_text(text)
+        (tmp_path / "run").chmod(mode)
+    mounts = [{"type": "bind", "source": str(tmp_path), "target": "/app"}, *service.pop("volumes", ())]
+    config = {"services": {"a": {"image": "i", "entrypoint": ["/app/run"], "volumes": mounts} | service}}
+    found = [each for each in look_up(config, tmp_path) if each.absence or "=python3" in each.words[:1][-1][-8:]]
+    assert [(each.words or each.told[1:])[0] for each in found] == [told] * bool(told)
+
+
+def test_a_name_that_the_engine_refuses_is_told_with_the_variable_that_decides_it(tmp_path):
+    project = read(
+        tmp_path, {"compose.yaml": "services: {a: {image: 'x:${T}'}, b: {image: 'X'}, c: {image: 'y:${T:-}'}}"}
+    )
+    facts = changed(without_gpu(), {"project": project})
+    images = {
+        "a": {"image": "x:", "environment": {"T": "1"}},
+        "b": {"image": "X"},
+        "c": {"image": "y:"},
+        "d": {"image": "z"},
+    }
+    found = list_misnamed({"services": images}, facts, dict.fromkeys(("x:", "X", "y:"), "no"))
+    assert [each.told[1:] for each in found] == [("--env-file", "T=1"), ("pull", "b"), ("pull", "c")]
+
+
+def ask(folder, service, said, of_image=IMAGE, files=(), **keys):
+    """Return who is asked where they may write, and what is told of what the shell says, or None."""
+    project = read(folder, dict(files) | (files_of(dev=json.dumps(keys)) if keys else {}))
+    facts = changed(without_gpu(), {"project": project})
+    config = {"services": {"a": {"image": "i"} | service}} if service else {}
+    (each,) = list_writers(config, {"i": of_image}, facts, LocalHost(), str(folder))
+    told = each.judge([("map", "0"), *said])
+    return each.words, told and " ".join(told[0]).replace(str(folder), "P")
+
+
+ME = ("user", "4321")
+
+
+def test_the_image_is_asked_as_its_user_without_its_variables(tmp_path):
+    service = {"command": ["sh", "-c", "mkdir -p $$D/x"], "user": "me", "group_add": ["7"]}
+    of_image = {"Env": ["D=/data", "LD_AUDIT=evil", "HOME=/h"]}
+    words, told = ask(tmp_path, service, [ME, ("refused0", "/data/x/")], of_image)
+    assert {"--user=me", "--env=LD_AUDIT=", "--group-add=7", "--env=D="} < {*words}
+    assert not {"--env=HOME="} & {*words}
+    assert words[-1] == "/data/x/"
+    assert told == "exec --user me /data/x"
+    assert ask(tmp_path, service, [("user", "0")], of_image)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "asked"),
+    [
+        ("WORKDIR /app\nUSER me\nCMD ./run.sh", ["/app/logs/"]),
+        ('FROM i AS x\nWORKDIR /app\nFROM x\nUSER me\nENTRYPOINT ["sh", "run.sh"]', ["/app/logs/"]),
+        ("WORKDIR /app\nRUN chown me .\nUSER me\nCMD ./run.sh", []),
+        ("RUN ./setup.sh\nUSER me\nCMD ./run.sh", []),
+        ("WORKDIR /app\nCMD ./run.sh", []),
+    ],
+)
+def test_what_a_dockerfile_says_of_an_image_that_is_not_built(tmp_path, lines, asked):
+    files = {"Dockerfile": f"FROM i\n{lines}\n", "run.sh": "mkdir logs\n"}
+    project = read(tmp_path, files)
+    config = {"name": "p", "services": {"a": {"build": {"context": str(tmp_path)}}}}
+    found = list_writers(config, {"i": {}}, changed(without_gpu(), {"project": project}), LocalHost(), str(tmp_path))
+    assert [path for each in found for path in each.words[each.words.index("sh") + 1 :]] == asked
+
+
+@pytest.mark.parametrize(
+    ("mount", "command", "said", "told"),
+    [
+        ({}, "true", [ME], "run --volume P/out"),
+        ({}, "true", [("user", str(os.getuid() or 1))], None if os.getuid() else "run --volume P/out"),
+        ({}, "true", [ME, ("map", "1")], None),
+        ({"read_only": True, "target": "/o"}, "touch /x", [ME], None),
+        ({"source": "full"}, "true", [ME], "create --volume P/full"),
+        ({"source": "full"}, "touch /out/x", [ME], "run --volume P/full"),
+        ({"source": "open"}, "touch /out/x", [ME], None),
+        ({"source": "none"}, "true", [ME], "run --volume P/none"),
+    ],
+)
+def test_the_owner_of_a_bind_mount_is_held_against_the_user(tmp_path, mount, command, said, told):
+    for name, mode in (("out", 0o755), ("full", 0o755), ("open", 0o777)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "full/x").touch()
+    given = {"type": "bind", "target": "/out"} | mount | {"source": f"{tmp_path}/{mount.get('source', 'out')}"}
+    service = {"user": "me", "command": ["sh", "-c", command], "volumes": [given]}
+    assert ask(tmp_path, service, said)[1] == told
+
+
+def test_an_editor_needs_the_home_of_its_user(tmp_path):
+    keys = {"image": "i", "remoteUser": "me", "containerEnv": {"HOME": "/root"}, "postCreateCommand": "touch ~/x"}
+    words, told = ask(tmp_path, {}, [ME, ("refused0", "/root/.")], **keys)
+    assert words[-2:] == ("~/.", "~/x")
+    assert "--env=HOME=/root" in words
+    assert told == "exec --env HOME"

@@ -126,7 +126,7 @@ def find_written_paths(text: str) -> Iterator[str]:
                 names.append(found[1] or next(words, ""))
             elif command.program in ("mkdir", "touch", "tee") and not word.startswith(("-", "<")):
                 names.append(f"{word}/" if command.program == "mkdir" else word)
-        for name in names if is_certain else ():
+        for name in filter(None, names if is_certain else ()):
             if name.startswith(("/", "~", "$")) or not _MOVES.search(text):
                 yield name
 
