@@ -22,11 +22,11 @@ _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 _FAULTS = {
     ("build",): "does-not-build",
     ("run", "--interactive"): "ends",
-    ("run", "--mount"): "not-writable",
-    ("exec", "--user"): "may-not-write",
-    ("exec", "--env"): "home-of-another",
-    ("run", "--volume"): "mount-of-another",
-    ("create", "--volume"): "mount-may-be-of-another",
+    ("run", "--mount"): "writes-to-volume",
+    ("exec", "--user"): "writes-to-folder",
+    ("exec", "--env"): "writes-to-home",
+    ("run", "--volume"): "writes-to-mount",
+    ("create", "--volume"): "writes-maybe-to-mount",
 }
 """Faults of a project's containers by how the command of their trial begins."""
 _LONGEST = 200
@@ -108,7 +108,9 @@ def describe_trials(facts: Facts) -> str:
     if not tried:
         reason = facts.trials.reason if isinstance(facts.trials, Unknown) else ""
         return f"not tried: {to_one_line(reason)}" if reason and facts.trials != NOT_READ else "not tried"
+    # Who may not write is started, too.
     fine = [each for each in tried if not find_fault(each, facts)]
+    tried = tuple(each for each in tried if not find_fault(each, facts).startswith("writes-"))
     ways = _describe_ways([each for each in fine if each.is_for_gpu] or fine)
     failed = _describe_ways([each for each in tried if each not in fine])
     said = [f"start{_count_gpus(fine)}: {ways}"] if ways else []

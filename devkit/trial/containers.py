@@ -648,10 +648,10 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     names = {
         key for key, each in get_object(run.config, "volumes").items() if get_text(each, "name") in volumes.split()
     }
-    known = (run.config, images, facts, host, run.project, {*volumes.split(), *names})
-    found = list_look_ups(*known) if client.heeds_seccomp else ()
-    misnamed = list_misnamed(run.config, facts, refusals)
-    writers = list_writers(run.config, images, facts, host, run.project) if host and facts.container is None else ()
+    found = list_look_ups(run.config, images, facts, host, run.project) if client.heeds_seccomp else ()
+    misnamed, existing = list_misnamed(run.config, facts, refusals), {*volumes.split(), *names}
+    is_here = host is not None and facts.container is None
+    writers = list_writers(run.config, images, facts, run.host, run.project, existing) if is_here else ()
     look_ups = tuple({each.words or each.told: each for each in (*misnamed, *found, *writers)}.values())
     left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -72,12 +72,11 @@ def list_look_ups(
     facts: Facts,
     host: Host | None,
     folder: str,
-    volumes: Collection[str] = (),
 ) -> Iterator[LookUp]:
     """Yield what is to be looked up in the images that are here.
 
     `images` has what the engine says of an image, by its name. `host` is the engine's machine, None if it is another one;
-    `folder` is the project's. `volumes` are those that the engine has, by name.
+    `folder` is the project's.
     """
     for name, service in get_object(config, "services").items():
         image = name_image(config, name)
@@ -92,7 +91,6 @@ def list_look_ups(
         # What it builds, the dev container CLI builds again before it starts.
         if image in images and not image.startswith("-") and "build" not in service:
             yield from _list_users(container, image)
-            yield from _list_volumes(container, service, image, images[image], volumes)
             yield from _list_ending(container, service, image, images[image])
             if host is not None:
                 yield from _list_workspaces(container, service, image, host, folder)
@@ -193,7 +191,8 @@ def _list_brought(
         interpreter = first[2:].split() or [""]
         interpreter = interpreter[1:] if interpreter[0].endswith("/env") else interpreter
         if interpreter and _PROGRAM.fullmatch(interpreter[0]):
-            yield LookUp(("compose", "up", name), (f"--entrypoint={interpreter[0]}", image))
+            told = ("run", "--shebang", posixpath.basename(interpreter[0]))
+            yield LookUp(told, (f"--entrypoint={interpreter[0]}", image))
 
 
 def list_misnamed(config: Mapping[str, Any], facts: Facts, refusals: Mapping[str, str]) -> Iterator[LookUp]:
@@ -267,30 +266,6 @@ def _list_users(container: DevContainer, image: str) -> Iterator[LookUp]:
     for each in container.settings:
         if each.name in ("remoteUser", "containerUser") and "$" not in each.value and not container.features:
             yield LookUp(("run", "--user", each.value), (f"--user={each.value}", _SHELL, image))
-
-
-def _list_volumes(
-    container: DevContainer,
-    service: Mapping[str, Any],
-    image: str,
-    of_image: Mapping[str, Any],
-    volumes: Collection[str],
-) -> Iterator[LookUp]:
-    """Yield the places of new volumes, which belong to root unless the image has a folder there to take the owner from."""
-    # A command may change the owner, and a feature may make the folder.
-    if isinstance(container.programs, Unknown) or "chown" in container.programs or container.features:
-        return
-    user = find_user(container, service, of_image)
-    if user.partition(":")[0] in ("root", "0") or "$" in user:
-        return
-    mounts = [(each.source, each.target) for each in container.mounts if each.kind == "volume"]
-    own = (each for each in get_objects(service, "volumes") if get_text(each, "type") == "volume")
-    mounts += [(get_text(each, "source"), get_text(each, "target")) for each in own]
-    for source, target in mounts:
-        if source not in volumes and _PATH.fullmatch(target) and "$" not in source + target:
-            place = f"--mount=type=bind,readonly,source=/dev/null,target={target}"
-            fault = f"the volume at {target} will belong to root, because the image {image} lacks the folder; {user} cannot write"
-            yield LookUp(("run", "--mount", target), (place, _SHELL, image), absence=fault)
 
 
 def find_user(container: DevContainer, service: Mapping[str, Any], of_image: Mapping[str, Any]) -> str:

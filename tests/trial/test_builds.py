@@ -123,7 +123,7 @@ def look_up(config, folder=None, of_image=IMAGE, **keys):
     if keys:
         facts = changed(facts, {"project": read(folder, files_of(dev=json.dumps(keys)))})
     images = {"i": of_image, "-v": of_image}
-    return [*list_look_ups(config, images, facts, LocalHost() if folder else None, str(folder), {"old"})]
+    return [*list_look_ups(config, images, facts, LocalHost() if folder else None, str(folder))]
 
 
 def test_a_name_of_an_image_is_never_an_option():
@@ -197,9 +197,10 @@ METADATA = json.dumps([{"remoteUser": "vscode"}, {"id": "x"}])
 )
 def test_a_new_volume_belongs_to_root_unless_the_image_has_the_folder(tmp_path, of_image, keys, told):
     keys = {"image": "i", "mounts": ["source=new,target=/data,type=volume"], **keys}
-    found = look_up({}, tmp_path, of_image, **keys)
-    assert [each.told[-1] for each in found if each.told[1] == "--mount"] == told
-    assert all(f"source=/dev/null,target={each}" in words for each in told for words in [found[-1].words[0]])
+    facts = changed(without_gpu(), {"project": read(tmp_path, files_of(dev=json.dumps(keys)))})
+    found = list_writers({}, {"i": of_image}, facts, LocalHost(), str(tmp_path), {"old"})
+    asked = [word for each in found for word in each.words if word.endswith("/.") and word != "~/."]
+    assert asked == [f"{each}/." for each in told]
 
 
 @pytest.mark.parametrize(
@@ -406,6 +407,29 @@ def test_the_owner_of_a_bind_mount_is_held_against_the_user(tmp_path, mount, com
     given = {"type": "bind", "target": "/out"} | mount | {"source": f"{tmp_path}/{mount.get('source', 'out')}"}
     service = {"user": "me", "command": ["sh", "-c", command], "volumes": [given]}
     assert ask(tmp_path, service, said)[1] == told
+
+
+@pytest.mark.parametrize(
+    ("volume", "more", "told"),
+    [
+        ({"source": "v"}, {}, "run --mount /data"),
+        ({"source": "v", "read_only": True}, {}, None),
+        ({"source": "v"}, {"volumes": {"v": {"name": "p_v", "external": True}}}, None),
+        ({"source": "v"}, {"services": {"b": {"image": "i", "command": ["chown", "me", "/data"]}}}, None),
+    ],
+)
+def test_a_service_may_not_write_to_a_new_volume_of_root(tmp_path, volume, more, told):
+    service = {
+        "image": "i",
+        "user": "me",
+        "command": ["touch", "/x"],
+        "volumes": [{"type": "volume", "target": "/data"} | volume],
+    }
+    config = {"volumes": {"v": {"name": "p_v"}}} | more
+    config["services"] = {"a": service} | more.get("services", {})
+    (each,) = list_writers(config, {"i": {}}, without_gpu(), LocalHost(), str(tmp_path))
+    found = each.judge([ME, ("refused0", "/data/.")]) if "/data/." in each.words else None
+    assert (" ".join(found[0]) if found else None) == told
 
 
 def test_an_editor_needs_the_home_of_its_user(tmp_path):

@@ -373,7 +373,7 @@ LOOKED_UP = {"dockerComposeFile": "../compose.yaml", "service": "a", "workspaceF
 @pytest.mark.parametrize(
     ("answer", "faults"),
     [
-        ("exit 1", ["--mount /data", "--workdir /work"]),
+        ("exit 1", ["--workdir /work"]),
         ("echo 'error mounting tmpfs at \"/work\": not a directory' >&2; exit 127", []),
         (
             'echo \'mounting "tmpfs" to rootfs at "/data": not a directory\' >&2; exit 125',
