@@ -161,7 +161,7 @@ def _judge(writer: _Writer, known: _Known, said: Sequence[Sequence[str]]) -> tup
             return ("exec", "--env", "HOME"), f"HOME is {place}, where {who} may not write"
         if refused and path.endswith("/."):
             fault = f"the volume at {place} will belong to root, because {writer.image} has no folder of {who} there"
-            return ("run", "--mount", place), fault
+            return ("run", "--mount", place) if writer.is_of_editor else ("exec", "--user", who, place), fault
         if refused:
             return ("exec", "--user", who, place), f"{name} writes to {place}, where {who} may not write"
     # An engine that maps users has other ids than the host.

@@ -412,7 +412,7 @@ def test_the_owner_of_a_bind_mount_is_held_against_the_user(tmp_path, mount, com
 @pytest.mark.parametrize(
     ("volume", "more", "told"),
     [
-        ({"source": "v"}, {}, "run --mount /data"),
+        ({"source": "v"}, {}, "exec --user me /data"),
         ({"source": "v", "read_only": True}, {}, None),
         ({"source": "v"}, {"volumes": {"v": {"name": "p_v", "external": True}}}, None),
         ({"source": "v"}, {"services": {"b": {"image": "i", "command": ["chown", "me", "/data"]}}}, None),
