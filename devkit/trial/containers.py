@@ -63,7 +63,7 @@ LABEL = "devkit.trial"
 """Of every container, network and image of a trial, so that the next one finds what a killed one left."""
 PREFIX = "devkit-trial"
 _GPU_KIND = "nvidia.com/gpu"
-MAX_LOOK_UPS = 8
+MAX_LOOK_UPS = 12
 """Of a project's images; services come first."""
 SHORTEST_S = 1.0
 """With less time left nothing is started."""

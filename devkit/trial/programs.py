@@ -80,10 +80,8 @@ def list_look_ups(
     """
     for name, service in get_object(config, "services").items():
         image = name_image(config, name)
-        if host is not None:
-            yield from _list_brought(name, service, image, images.get(image, {}), host)
-        if image in images and not image.startswith("-"):
-            yield from _list_programs(name, service, image, images[image], host)
+        if not image.startswith("-"):
+            yield from _list_programs(name, service, image, images.get(image), host)
     yield from _list_health_checks(config, images)
     yield from _list_inactive(config, facts)
     for container, image in list_images_of_editors(config, facts):
@@ -130,19 +128,35 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
             yield LookUp(("run", "--entrypoint", path), (), absence=fault)
 
 
-def _list_programs(
-    name: str, service: Mapping[str, Any], image: str, of_image: Mapping[str, Any], host: Host | None
-) -> Iterator[LookUp]:
-    """Yield a service's program, unless a mount brings it, with stand-ins for what is mounted."""
+def list_words(service: Mapping[str, Any], of_image: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the words of what a service runs: its program and the arguments, which an image may have."""
     entrypoint, command = get_texts(service, "entrypoint"), get_texts(service, "command")
     words = (*(entrypoint or get_texts(of_image, "Entrypoint")), *command)
-    program = next(iter(words or get_texts(of_image, "Cmd")), "")
+    return words if command or entrypoint else (*words, *get_texts(of_image, "Cmd"))
+
+
+def _list_programs(
+    name: str, service: Mapping[str, Any], image: str, known: Mapping[str, Any] | None, host: Host | None
+) -> Iterator[LookUp]:
+    """Yield a service's program, with stand-ins for what is mounted; one that a bind mount brings is looked at here.
+
+    `known` is what the engine says of the image, None for one that is not here.
+    """
+    of_image, binds = known or {}, list_binds(service)
+    entrypoint, command = get_texts(service, "entrypoint"), get_texts(service, "command")
+    program = next(iter(list_words(service, of_image) if known is not None else entrypoint), "")
     folder = get_text(service, "working_dir") or get_text(of_image, "WorkingDir") or "/"
     path = posixpath.normpath(posixpath.join(folder, program))
     mounts = (each for kind in ("volumes", *FILES) for each in get_objects(service, kind))
     targets = [get_text(each, "target").rstrip("/") for each in mounts]
+    above = [each for each in targets if f"{path}/".startswith(f"{each}/")]
+    if above and host and "/" in program and (nearest := max(above, key=len)) in binds:
+        file = f"{binds[nearest]}{path.removeprefix(nearest)}"
+        yield from _list_faults(name, path, file, image if known is not None else "", host)
+    if known is None:
+        return
     # A program without a folder is looked for in those of PATH.
-    is_brought = any(f"{path}/".startswith(f"{each}/") or ("/" not in program and "bin" in each) for each in targets)
+    is_brought = bool(above) or any("/" not in program and "bin" in each for each in targets)
     places = dict(_list_places(service, image, host)) if host else {}
     stand_ins = tuple(f"--mount=type={kind},target={place}" for place, (kind, _) in places.items())
     faults = {place: fault for place, (_, fault) in places.items()}
@@ -160,39 +174,24 @@ def _list_programs(
         yield LookUp(MOUNTED, (*stand_ins, _SHELL, image), faults)
 
 
-def _list_brought(
-    name: str, service: Mapping[str, Any], image: str, of_image: Mapping[str, Any], host: Host
-) -> Iterator[LookUp]:
-    """Yield what keeps a service's program from running that a bind mount brings: its mode, its first line, its absence."""
-    entrypoint, binds = get_texts(service, "entrypoint"), list_binds(service)
-    words = entrypoint or get_texts(of_image, "Entrypoint")
-    program = next(iter(words or (get_texts(service, "command") if of_image else ())), "")
-    folder = get_text(service, "working_dir") or get_text(of_image, "WorkingDir") or "/"
-    path = posixpath.normpath(posixpath.join(folder, program))
-    targets = (get_text(each, "target").rstrip("/") for each in get_objects(service, "volumes"))
-    nearest = max((each for each in targets if f"{path}/".startswith(f"{each}/")), key=len, default="")
-    if "/" not in program or nearest not in binds:
-        return
-    file = f"{binds[nearest]}{path.removeprefix(nearest)}"
-    found, lines = host.stat(file), (host.read(file) or "").partition("\n")
-    first = lines[0]
-    told, fault = ("run", "--entrypoint", file), f"{name} runs {file}, which"
+def _list_faults(name: str, path: str, file: str, image: str, host: Host) -> Iterator[LookUp]:
+    """Yield what keeps the program at `path` from running, a file of this machine: its absence, its mode, its first line."""
+    found, first = host.stat(file), (host.read(file) or "").partition("\n")[0]
+    fault = f"{name} runs {file}, which"
+    interpreter = re.sub(r"^\S*/env\s+", "", first[2:].strip()).partition(" ")[0]
     if found is None:
         yield LookUp((*MOUNTED, path), (), absence=f"{fault} does not exist")
     elif found.kind == "file" and not found.mode & 0o111:
         yield LookUp(("run", "--exec", file), (), absence=f"{fault} has no execute bit")
     elif first.startswith("#!") and first.endswith("\r"):
-        yield LookUp(told, (), absence=f"{fault} has Windows line endings, so that its interpreter is not found")
+        fault = f"{fault} has Windows line endings, so that its interpreter is not found"
+        yield LookUp(("run", "--entrypoint", file), (), absence=fault)
     elif found.kind == "file" and found.size and not first.startswith(("#!", "\x7fELF")):
         yield LookUp(
             ("run", "--interpreter", file), (), absence=f"{fault} does not begin with the line of an interpreter"
         )
-    elif of_image and first.startswith("#!") and not image.startswith("-"):
-        interpreter = first[2:].split() or [""]
-        interpreter = interpreter[1:] if interpreter[0].endswith("/env") else interpreter
-        if interpreter and _PROGRAM.fullmatch(interpreter[0]):
-            told = ("run", "--shebang", posixpath.basename(interpreter[0]))
-            yield LookUp(told, (f"--entrypoint={interpreter[0]}", image))
+    elif image and first.startswith("#!") and _PROGRAM.fullmatch(interpreter):
+        yield LookUp(("run", "--shebang", posixpath.basename(interpreter)), (f"--entrypoint={interpreter}", image))
 
 
 def list_misnamed(config: Mapping[str, Any], facts: Facts, refusals: Mapping[str, str]) -> Iterator[LookUp]:
@@ -292,9 +291,7 @@ def _list_ending(
     said = next((each.value.lower() for each in container.settings if each.name == "overrideCommand"), "")
     if said == "true" or (not said and not container.compose_files) or service.get("tty") or service.get("stdin_open"):
         return
-    entrypoint, command = get_texts(service, "entrypoint"), get_texts(service, "command")
-    words = (*(entrypoint or get_texts(of_image, "Entrypoint")), *command)
-    words = words if command or entrypoint else (*words, *get_texts(of_image, "Cmd"))
+    words = list_words(service, of_image)
     if len(words) == 1 and _READS_INPUT.fullmatch(posixpath.basename(words[0])):
         name = container.service or image
         fault = f"its program is {words[0]}, which has no input to read and ends at once"

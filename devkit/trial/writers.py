@@ -27,7 +27,7 @@ from devkit.probe.project.dockerfile import parse_dockerfile, parse_instructions
 from devkit.probe.project.mounts_and_variables import replace_variables
 from devkit.probe.project.shell import find_written_paths, parse_shell_text
 from devkit.trial.image import list_shell_files
-from devkit.trial.programs import OF_KERNEL, LookUp, find_user, list_images_of_editors
+from devkit.trial.programs import OF_KERNEL, LookUp, find_user, list_images_of_editors, list_words
 from devkit.trial.project import FILES, list_binds, name_image
 
 _SCRIPT = """
@@ -68,7 +68,7 @@ class _Known:
     volumes: Collection[str]
 
     def read(self, path: str) -> str:
-        """Read a file of the project; "" for one outside of it, whatever a stranger's files name."""
+        """Read a file of the project; "" for one that lies elsewhere, whatever a stranger's files name."""
         return (self.host.read(path) or "") if _is_below(posixpath.normpath(path), (self.folder,)) else ""
 
 
@@ -164,7 +164,7 @@ def _judge(writer: _Writer, known: _Known, said: Sequence[Sequence[str]]) -> tup
             return ("run", "--mount", place) if writer.is_of_editor else ("exec", "--user", who, place), fault
         if refused:
             return ("exec", "--user", who, place), f"{name} writes to {place}, where {who} may not write"
-    # An engine that maps users has other ids than the host.
+    # Where an engine maps users, the host knows them by different ids.
     doubts = []
     for target, source in writer.binds.items() if seen.get("map") == "0" and not writer.is_new_user else ():
         found = host.stat(source)
@@ -226,11 +226,8 @@ def _list_services(known: _Known) -> Iterator[_Writer]:
             image, of_image, given, made = _read_dockerfile(build, known)
         if of_image is None:
             continue
-        entrypoint, command = get_texts(service, "entrypoint"), get_texts(service, "command")
-        words = (*(entrypoint or get_texts(of_image, "Entrypoint")), *command)
-        words = words if entrypoint or command else (*words, *get_texts(of_image, "Cmd"))
         # Compose doubles the mark of what the shell is to replace.
-        words = tuple(word.replace("$$", "$") for word in words)
+        words = tuple(word.replace("$$", "$") for word in list_words(service, of_image))
         folder = get_text(service, "working_dir") or get_text(of_image, "WorkingDir") or "/"
         user, binds = get_text(service, "user") or get_text(of_image, "User"), list_binds(service, is_written=True)
         mounts = [each for kind in ("volumes", *FILES) for each in get_objects(service, kind)]
