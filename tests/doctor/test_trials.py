@@ -6,6 +6,7 @@ import pytest
 
 from devkit.doctor.model import Severity
 from devkit.doctor.report.report import Health
+from devkit.doctor.trials import describe_trials
 from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.runs import Lack, Trial, Trials, Way
@@ -349,6 +350,10 @@ def test_a_setting_whose_file_the_engine_names_explains_the_way_that_fails():
     report = build_full_report(tried(WORKS, refused(Way.CDI, words), **stale))
     assert report.root_causes == ("CDI004",)
     assert build_full_report(tried(WORKS, **stale)).root_causes == ()
+
+
+def test_a_container_that_may_not_write_is_not_one_that_does_not_start():
+    assert "do not" not in describe_trials(failing("exec", "--user", "me", "/d"))
 
 
 def test_cdi_that_is_disabled_is_the_cause_where_the_project_asks_for_it():

@@ -396,6 +396,20 @@ def test_what_the_runtime_refuses_is_told_of_the_place_that_it_names(engine, tmp
     assert sorted(told) == faults
 
 
+def test_what_a_shell_says_of_an_image_and_the_engine_of_a_name_is_told(engine, tmp_path):
+    own = {"image": "own", "user": "me", "command": ["touch", "/data/x"]}
+    write_project(tmp_path, {"services": {"a": own, "b": {"image": "Bad"}}})
+    image = json.dumps({"RepoTags": ["own:latest"], "Config": {}})
+    said = "printf 'devkit user 7\ndevkit map 0\ndevkit refused0 /data/x\n'; exit 0"
+    refusal = "echo 'Error: invalid reference format: must be lowercase' >&2; exit 1"
+    engine(f"case \"$*\" in *' --user=me '*'/data/x') {said} ;; *'-- Bad') {refusal} ;; esac; echo '{image}'")
+    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    told = {each.arguments: each.err for each in found if each.code == 1}
+    assert told["exec", "--user", "me", "/data"] == "a writes to /data, where me may not write"
+    assert "'Bad', the image of b: invalid reference format: must be lowercase" in told["compose", "pull", "b"]
+
+
 @pytest.mark.parametrize(("known", "code"), [(["loki:latest"], 0), (["json-file"], 1), (None, 0)])
 def test_a_driver_that_the_engine_lacks_is_told(engine, tmp_path, known, code):
     write_project(tmp_path, {"services": {"a": {"image": "far", "logging": {"driver": "loki"}}}})
