@@ -274,6 +274,16 @@ def test_a_setting_of_the_daemon_without_which_a_container_starts_is_found(engin
     assert plain.settings == (f"{next(iter(setting))} in /etc/docker/daemon.json",)
 
 
+@pytest.mark.clock
+@pytest.mark.parametrize(("slow_s", "named"), [(0, 1), (1.8, 0)])
+def test_a_busy_machine_is_no_fault_of_a_setting(engine, monkeypatch, slow_s, named):
+    settings = ("/etc/docker/daemon.json", {"log-driver": "fluentd"})
+    monkeypatch.setattr("devkit.trial.containers.read_daemon_settings", lambda _host: settings)
+    engine(f'case "$*" in *--log-driver=none*) sleep {slow_s}; {SAYS};; *) sleep 60;; esac')
+    plain = next(each for each in attempt(without_gpu(), 6.0).tried if each.way is Way.PLAIN)
+    assert len(plain.settings) == named
+
+
 def test_networks_and_volumes_that_have_to_exist_are_looked_up(engine, tmp_path):
     external = {"external": True, "name": "ml"}
     config = {"services": {}, "networks": {"a": external, "b": {"name": "p_b"}}, "volumes": {"v": external}}
