@@ -34,6 +34,7 @@ _SCRIPT = """
 while read -r key value rest; do [ $key = Uid: ] && echo devkit user $value; done < /proc/self/status
 read -r inside outside count < /proc/self/uid_map
 echo devkit map $outside
+[ -x /usr/bin/sudo ] && echo devkit sudo there
 number=0
 for path; do
     case $path in "~"*) path=$HOME${path#?} ;; esac
@@ -161,7 +162,8 @@ def _judge(writer: _Writer, known: _Known, said: Sequence[Sequence[str]]) -> tup
             return ("exec", "--env", "HOME"), f"HOME is {place}, where {who} may not write"
         if refused and path.endswith("/."):
             fault = f"the volume at {place} will belong to root, because {writer.image} has no folder of {who} there"
-            return ("run", "--mount", place) if writer.is_of_editor else ("exec", "--user", who, place), fault
+            is_mended = writer.is_of_editor and "sudo" in seen
+            return ("run", "--mount", place) if is_mended else ("exec", "--user", who, place), fault
         if refused:
             return ("exec", "--user", who, place), f"{name} writes to {place}, where {who} may not write"
     # Where an engine maps users, the host knows them by different ids.

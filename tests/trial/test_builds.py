@@ -436,5 +436,8 @@ def test_an_editor_needs_the_home_of_its_user(tmp_path):
     keys = {"image": "i", "remoteUser": "me", "containerEnv": {"HOME": "/root"}, "postCreateCommand": "touch ~/x"}
     words, told = ask(tmp_path, {}, [ME, ("refused0", "/root/.")], **keys)
     assert words[-2:] == ("~/.", "~/x")
+    keys["mounts"] = ["source=v,target=/data,type=volume"]
+    told_of = [ask(tmp_path / n, {}, [ME, ("refused1", "/data/."), (n, "there")], **keys)[1] for n in ("sudo", "su")]
+    assert told_of == ["run --mount /data", "exec --user me /data"]
     assert "--env=HOME=/root" in words
     assert told == "exec --env HOME"
