@@ -190,7 +190,9 @@ RUN --mount=type=secret,id=token exit 1
         pytest.param(ONE % "entrypoint: [/etc/passwd]", "permission denied", id="no execute bit"),
         pytest.param(ONE % "command: [nowhere]", "not found in $PATH", id="a program that the image does not have"),
         pytest.param(ONE % "user: nobody-here", "unable to find user", id="a user that the image does not have"),
-        pytest.param(ONE % "entrypoint: [/w/x], volumes: ['.:/w']", "", id="a program that a mount brings"),
+        pytest.param(
+            ONE % "entrypoint: [/w/x], volumes: ['.:/w']", "does not exist", id="a program that a mount lacks"
+        ),
         pytest.param(ONE % "volumes: ['./absent:/etc/passwd']", "is a file in the image", id="a folder onto a file"),
         pytest.param(ONE % "volumes: ['./kept:/etc']", "is a folder in the image", id="a file onto a folder"),
         pytest.param(ONE % "volumes: ['.:/w', './kept:/etc/passwd', 'v:/v']", "", id="mounts that fit"),
