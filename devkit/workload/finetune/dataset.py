@@ -422,7 +422,7 @@ class _Counts:
         if self.truncated:
             yield f"truncated {format_count(self.truncated, 'record')} after {sequence} tokens"
         if self.left_out:
-            yield f"left out {format_count(self.left_out, 'record')} that have nothing to train on within {sequence} tokens"
+            yield f"left out {format_count(self.left_out, 'record')} with nothing to train on within {sequence} tokens"
         if self.split_by_answer:
             yield (
                 f"turned each answer into an example in {format_count(self.split_by_answer, 'chat')}: the chat template "

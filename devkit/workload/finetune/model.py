@@ -534,7 +534,7 @@ def apply_adapter(base: Model, adapter: SavedAdapter, *, precision: Precision) -
         model = PeftModelForCausalLM(base, config, autocast_adapter_dtype=False)
         found = model.load_adapter(str(adapter.folder), "default", autocast_adapter_dtype=False, torch_device="cpu")
     if lacking := [key for key in found.missing_keys or () if ".lora_" in key]:
-        raise ValueError(f"it does not have {format_count(len(lacking), 'weight')}, such as {lacking[0]}")
+        raise ValueError(f"it lacks {format_count(len(lacking), 'weight')}, such as {lacking[0]}")
     if found.unexpected_keys:
         weights = format_count(len(found.unexpected_keys), "weight")
         raise ValueError(
