@@ -233,7 +233,12 @@ CASES = [
         "the command alone",
     ),
     ("ENG001", NO_ENGINE, "warning: no container engine | docker.io", "none"),
-    ("ENG001", RUNS_PODS, "note: CRI-O runs this machine's containers | never sudo", "a node that runs pods without Docker"),
+    (
+        "ENG001",
+        RUNS_PODS,
+        "note: CRI-O runs this machine's containers | never sudo",
+        "a node that runs pods without Docker",
+    ),
     ("ENG001", stopped(), "error: is not running | systemctl enable", "stopped"),
     ("ENG001", stopped(ROOTLESS), "error: is not running | systemctl --user", "rootless and stopped"),
     ("ENG001", stopped(system__runs_systemd=False), "error: sudo service docker start", "stopped without systemd"),

@@ -196,7 +196,9 @@ def test_the_loss_is_the_fullest_moment_of_a_plain_lora():
     [
         pytest.param({"sequence": 0}, "--max-length is 0", id="no tokens"),
         pytest.param({"micro_batch": -1}, "--micro-batch is -1", id="fewer than no rows"),
-        pytest.param({"targets": ("c_attn",)}, "does not have a linear module 'c_attn'", id="a target of another model"),
+        pytest.param(
+            {"targets": ("c_attn",)}, "does not have a linear module 'c_attn'", id="a target of another model"
+        ),
         pytest.param({"upcast": True}, "nothing is quantized", id="an upcast of what is not packed"),
         pytest.param({"method": Method.FULL, "dora": True}, "--dora", id="DoRA without adapters"),
         pytest.param({"sharding": Sharding.ZERO3}, "needs more than one process", id="sharing among one"),
