@@ -88,9 +88,9 @@ def test_a_package_with_two_versions_for_two_machines_keeps_both():
 
 
 def test_a_file_that_is_no_lock_is_refused():
-    with pytest.raises(DevkitError, match=r"requirements\.lock does not hold torch"):
+    with pytest.raises(DevkitError, match=r"requirements\.lock does not contain torch"):
         parts(replace(PLAIN, python_lock="hello\n", tools_lock=TOOLS_LOCK))
-    with pytest.raises(DevkitError, match=r"tools\.lock does not hold uv"):
+    with pytest.raises(DevkitError, match=r"tools\.lock does not contain uv"):
         parts(replace(PLAIN, python_lock=LOCK, tools_lock="hello\n"))
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_is_no_lock_is_refused():
         pytest.param(
             replace(PLAN, variant="cu130"), "made for torch of cpu, but the plan has torch of cu130", id="CUDA"
         ),
-        pytest.param(replace(PLAN, python="3.12"), "Python 3.11 on x86_64, the plan has Python 3.12", id="Python"),
+        pytest.param(replace(PLAN, python="3.12"), "Python 3.11 on x86_64, but the plan has Python 3.12", id="Python"),
         pytest.param(replace(PLAN, packages=PLAN.packages[:2]), "peft==0.21.2, which the plan does not", id="one less"),
     ],
 )
@@ -196,7 +196,7 @@ def test_what_the_project_asks_for_is_locked_and_then_installed_from_the_lock_al
     wanted = collect_lock_requirements(PLAN, settings)
     assert "trl>=0.20" in wanted.requirements
     assert wanted.constraints == ("numpy<3",)
-    assert "does not hold trl>=0.20" in find_lock_mismatch(LOCK, wanted)
+    assert "does not contain trl>=0.20" in find_lock_mismatch(LOCK, wanted)
     locked = replace(settings, python_lock=render_python_lock(wanted, RESOLVED))
     assert "from=project" in render_dockerfile(PLAN, settings)
     assert "from=project" not in render_dockerfile(PLAN, locked)
@@ -212,7 +212,7 @@ def test_a_project_with_a_lock_of_its_own_is_held_to_that():
     "url", ["git+https://example.org/x@main", "file:///home/x", "../x"], ids=["git", "file", "path"]
 )
 def test_what_has_no_hash_is_named(url):
-    with pytest.raises(DevkitError, match=r"requirements\.txt:3 takes trl"):
+    with pytest.raises(DevkitError, match=r"requirements\.txt:3 gets trl"):
         collect_lock_requirements(PLAN, project_that_asks(replace(TRL, specifier="", url=url)))
 
 
