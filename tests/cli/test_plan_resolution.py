@@ -351,7 +351,8 @@ def test_an_update_locks_anew_where_the_plan_has_changed_and_a_check_only_says_s
     checked = devkit("update", locked, "--check", PATH="/nowhere")
     assert checked.returncode == 1
     assert (
-        "would lock again: .devcontainer/requirements.lock does not fit: it does not contain six==1.17.0" in checked.stdout
+        "would lock again: .devcontainer/requirements.lock does not fit: it does not contain six==1.17.0"
+        in checked.stdout
     )
     assert json.loads(devkit("update", locked, "--dry-run", "--json").stdout)["verdict"] == "would-lock"
     assert tree(locked) == before

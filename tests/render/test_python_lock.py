@@ -88,9 +88,9 @@ def test_a_package_with_two_versions_for_two_machines_keeps_both():
 
 
 def test_a_file_that_is_no_lock_is_refused():
-    with pytest.raises(DevkitError, match=r"requirements\.lock does not contain torch"):
+    with pytest.raises(DevkitError, match=r"requirements\.lock does not hold torch"):
         parts(replace(PLAIN, python_lock="hello\n", tools_lock=TOOLS_LOCK))
-    with pytest.raises(DevkitError, match=r"tools\.lock does not contain uv"):
+    with pytest.raises(DevkitError, match=r"tools\.lock does not hold uv"):
         parts(replace(PLAIN, python_lock=LOCK, tools_lock="hello\n"))
 
 
