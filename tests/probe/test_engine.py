@@ -441,6 +441,7 @@ def machine(tmp_path, env="", files="", nodes=()):
         pytest.param("", "", "unix:///var/run/docker.sock", "default", id="no settings"),
         pytest.param('DOCKER_HOST = "unix:///x.sock"', "", "unix:///x.sock", "DOCKER_HOST", id="DOCKER_HOST"),
         pytest.param('DOCKER_HOST = "10.0.0.1:2375"', "", "tcp://10.0.0.1:2375", "DOCKER_HOST", id="no scheme is TCP"),
+        pytest.param('DOCKER_HOST = "unix:/x.sock"', "", "unix:/x.sock", "DOCKER_HOST", id="a path is no port"),
         pytest.param('DOCKER_HOST = "ssh://me:pw@h"', "", "ssh://me@h", "DOCKER_HOST", id="a password is not kept"),
         pytest.param('DOCKER_HOST = ""', "", "unix:///var/run/docker.sock", "default", id="empty is unset"),
         pytest.param("", CURRENT + FAR, "tcp://far:2376", "context far", id="the current context"),

@@ -74,7 +74,8 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
     Source: docker/cli, `resolveContextName`.
     """
     if address := host.env.get("DOCKER_HOST"):
-        url = address if "://" in address else f"tcp://{address}"
+        # A path is no host and port: such as unix:/run/docker.sock, which the docker command cannot parse.
+        url = address if "/" in address else f"tcp://{address}"
         return ChosenEndpoint(Endpoint(_PASSWORD.sub(r"\1@", url), "DOCKER_HOST"), _environment_tls(host))
     name = host.env.get("DOCKER_CONTEXT", "")
     chosen_by = f"DOCKER_CONTEXT={name}"
