@@ -36,7 +36,7 @@ def test_eight_healthy_gpus(stub):
     ("fail", "code", "says"),
     [
         pytest.param("nvmlInit_v2=9", "DRV001", "no driver is loaded", id="driver not loaded"),
-        pytest.param("nvmlInit_v2=18", "DRV002", "a different version", id="library and module differ"),
+        pytest.param("nvmlInit_v2=18", "DRV002", "different versions", id="library and module differ"),
         pytest.param("nvmlInit_v2=15", "DRV003", "lost", id="a lost GPU at the start"),
         pytest.param("nvmlInit_v2=4", "DRV003", "cannot use the GPU", id="no permission"),
         pytest.param("nvmlInit_v2=999", "DRV003", "Unknown Error", id="unknown error"),

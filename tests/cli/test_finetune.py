@@ -123,7 +123,7 @@ def test_a_dry_run_as_text_prints_decisions_with_reasons(run_factory):
     [
         pytest.param({"--data": "absent.jsonl"}, "no file or folder", id="no such data"),
         pytest.param({"--data": "wrong.jsonl"}, "wrong.jsonl:2", id="a record of another type"),
-        pytest.param({"--model": "./absent"}, "there is no model", id="no such model"),
+        pytest.param({"--model": "./absent"}, "does not exist", id="no such model"),
         pytest.param({"--output": "."}, "contains files that devkit did not write:", id="a folder of somebody else"),
     ],
 )

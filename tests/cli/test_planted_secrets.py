@@ -207,7 +207,7 @@ def project(tmp_path):
     (root / ".devcontainer/devcontainer.json").write_text(json.dumps(container))
     (root / "requirements.txt").write_text(
         f"--index-url https://me:{A}@pypi.example.org/simple\npeft\ngit+https://me:{A}@example.org/apex.git#egg=apex\n"
-        + "".join(f"{value}\n" for value in values)
+        + "".join(f"# {value}\n" for value in values)
     )
     (root / ".env").write_text("".join(f"E{n}={value}\n" for n, value in enumerate(values)))
     return root
@@ -224,6 +224,13 @@ def test_no_form_of_the_report_repeats_one(project, style):
     assert not leaks(done.out + done.err)
     assert "Facts saved to ../facts.json." in done.err
     assert not leaks((project.parent / "facts.json").read_text())
+
+
+@pytest.mark.parametrize("secret", EVERYDAY[::5])
+def test_no_message_about_a_line_repeats_one(tmp_path, secret):
+    (tmp_path / "requirements.txt").write_text(f"torch\n{secret}\n")
+    done = ran(tmp_path, "plan", "--no-resolve", *ADA)
+    assert not leaks(done.out + done.err)
 
 
 TEXT = "CUDA driver version is insufficient for CUDA runtime version\n" + "\n".join([*PLANTED.values(), *EVERYDAY])

@@ -450,7 +450,7 @@ CONFIG = "\"/h/.docker/config.json\" = '{0}'"
         ),
         pytest.param('{"credsStore": 7, "credHelpers": []}', "", (), False, id="odd values"),
         pytest.param('{"proxies": {"default": {}}}', "", (), True, id="proxies"),
-        pytest.param('{"credsStore": ', "line 1, column 16: Expecting value", (), False, id="cut off"),
+        pytest.param('{"credsStore": ', "line 1, column 16: it ends too early", (), False, id="cut off"),
         pytest.param("[1]", "the top level is not an object", (), False, id="a list"),
     ],
 )

@@ -65,7 +65,9 @@ PROJECT = '[project]\nname = "p"\nversion = "1"\n'
         ),
         pytest.param({"requirements.in": "a\n"}, PackageManager.PIP, "requirements.in", id="the source of a list"),
         pytest.param({"setup.py": ""}, PackageManager.PIP, "setup.py", id="setup.py"),
-        pytest.param({".python-version": "3.12\n"}, PackageManager.NONE, "no file", id="a Python alone"),
+        pytest.param(
+            {".python-version": "3.12\n"}, PackageManager.NONE, "none of the project's files", id="a Python alone"
+        ),
     ],
 )
 def test_the_tool_is_the_one_that_the_files_show(tmp_path, files, tool, because):

@@ -208,8 +208,8 @@ def test_the_ring_buffer_is_read_where_the_journal_is_closed(tmp_path):
             "this user cannot read the kernel log",
             id="both refused",
         ),
-        pytest.param((refused(), command(["dmesg"], RING)), "", "this user may not", id="a closed buffer is not tried"),
-        pytest.param((command(JOURNAL, "\x00\ufffd\n" * 9),), "", "this user may not", id="garbage is no log"),
+        pytest.param((refused(), command(["dmesg"], RING)), "", "this user cannot", id="a closed buffer is not tried"),
+        pytest.param((command(JOURNAL, "\x00\ufffd\n" * 9),), "", "this user cannot", id="garbage is no log"),
     ],
 )
 def test_a_refusal_is_unknown_and_never_a_clean_log(tmp_path, commands, files, reason):

@@ -140,7 +140,7 @@ def test_uv_chooses_the_release_and_that_the_cuda():
     uv = Uv(Resolved((("flax", "0.8.0"), ("tensorflow", "2.16.2"))))
     found = resolve(uv, "tensorflow", "flax ", "tensorflow >=2.14")
     assert uv.requests[0].requirements == ("tensorflow[and-cuda]",)
-    assert uv.requests[0].constraints == ()
+    assert uv.requests[0].constraints == ("setuptools<82",)
     assert (found.cuda, found.versions) == ("12.3", {"flax": "0.8.0", "tensorflow": "2.16.2"})
 
 

@@ -141,6 +141,6 @@ def test_a_name_that_the_project_lacks_is_refused_with_those_that_it_has(choice,
 def test_an_unknown_list_is_refused_with_the_one_that_was_read_in_its_place(tmp_path):
     (tmp_path / "requirements.txt").write_text("torch\n")
     choice = DependencyChoice(requirements=("reqs.txt",))
-    with pytest.raises(DevkitError, match="no list") as refused:
+    with pytest.raises(DevkitError, match="no readable requirements file") as refused:
         validate_choice(choice, read_local_dependencies(str(tmp_path), choice))
-    assert refused.value.hint == "Did you mean requirements.txt? It has requirements.txt."
+    assert refused.value.hint == "It has requirements.txt."

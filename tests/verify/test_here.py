@@ -58,7 +58,7 @@ def test_a_project_without_torch_is_proved_by_its_own_imports_and_command(verify
     assert document["stages"][4]["measured"] == {"python -c 'import own'": 0}
     if document["device"]["kind"] == "cpu":
         assert document["conclusion"] == (
-            "proved on cpu: the project and its requirements import and its command runs"
+            "proved on cpu: the project and its requirements can be imported and its command runs"
             " (not proved: gpu; there is no GPU here)"
         )
 

@@ -27,6 +27,7 @@ from devkit.facts.dependencies import (
     UnreadableRequirement,
 )
 from devkit.facts.project import FileState
+from devkit.facts.secrets import redact_tokens
 from devkit.facts.values import MAX_SHOWN_CHARACTERS
 from devkit.probe.documents import get_text, get_texts
 from devkit.probe.project.files import ProjectFiles
@@ -80,11 +81,15 @@ _MEANT = {"": "==", "=": "==", "<": "<", ">": ">", "<=": "<=", "=>": ">="}
 """The operator that is meant, by the signs that a line has in any order and number."""
 
 
+_BEGINS = re.compile(r"[A-Za-z][\w.-]*\s*(?:[=<>!~]|v?\d)")
+_FORM = "a name and a version, such as torch==2.5"
+
+
 def _correct_requirement(text: str) -> str:
     """Return what a line means to say, as torch==2.5 for `torch = 2.5` and `torch 2.5`, else the form of a requirement."""
     found = re.fullmatch(r"([A-Za-z][\w.-]*)\s*([=<>]*)\s*v?(\d[\w.]*)(?:=\w+)?", text)
     operator = _MEANT.get("".join(sorted({*found[2]})), "") if found else ""
-    return f"{found[1]}{operator}{found[3]}" if found and operator else "a name and a version, such as torch==2.5"
+    return f"{found[1]}{operator}{found[3]}" if found and operator else _FORM
 
 
 class RequirementCollector:
@@ -180,10 +185,11 @@ class RequirementCollector:
             if len(str(found.specifier)) > MAX_SPECIFIER_CHARACTERS:
                 raise InvalidRequirement
         except (InvalidRequirement, RecursionError):
+            # What does not begin as a requirement may be anything that somebody pasted there.
+            shown = _shown(text) if _BEGINS.match(text) else "the line"
+            correction = _correct_requirement(text) if redact_tokens(text) == text else _FORM
             is_list = path.endswith((".txt", ".in"))
-            self.add_unreadable(
-                path, line, f"{_shown(text)} is not a requirement", _correct_requirement(text) if is_list else ""
-            )
+            self.add_unreadable(path, line, f"{shown} is not a requirement", correction if is_list else "")
             return
         source = strip_login(url or found.url or "")
         name = canonicalize_name(found.name)
@@ -424,5 +430,5 @@ def is_local_path(line: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """A wrong text as a message repeats it: short, on one line, without a login."""
-    return strip_login(ascii(text)[1:-1])[:MAX_SHOWN_CHARACTERS]
+    """A wrong text as a message repeats it: short, on one line, without a login or a secret."""
+    return redact_tokens(strip_login(ascii(text)[1:-1]))[:MAX_SHOWN_CHARACTERS]

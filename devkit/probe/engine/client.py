@@ -74,7 +74,7 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
     Source: docker/cli, `resolveContextName`.
     """
     if address := host.env.get("DOCKER_HOST"):
-        # A path is no host and port: such as unix:/run/docker.sock, which the docker command cannot parse.
+        # A path, as in unix:/run/docker.sock, is not a host and a port: the docker command cannot parse it.
         url = address if "/" in address else f"tcp://{address}"
         return ChosenEndpoint(Endpoint(_PASSWORD.sub(r"\1@", url), "DOCKER_HOST"), _environment_tls(host))
     name = host.env.get("DOCKER_CONTEXT", "")

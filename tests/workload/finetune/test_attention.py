@@ -43,7 +43,7 @@ NO_VARLEN = gpu("8.6", has_varlen=False)
         pytest.param(LLAMA, CPU, Attention.VARLEN, "each text is computed separately", id="a CPU"),
         pytest.param(LLAMA, A100, Attention.VARLEN, "torch's flash kernel", id="an A100"),
         pytest.param(LLAMA, H200, Attention.VARLEN, "torch's flash kernel", id="an H200, flash-attn installed or not"),
-        pytest.param(LLAMA, T4, Attention.SDPA, "need compute capability 8.0 and this GPU has 7.5", id="a T4"),
+        pytest.param(LLAMA, T4, Attention.SDPA, "need compute capability 8.0, but this GPU has 7.5", id="a T4"),
         pytest.param(
             LLAMA, gpu("8.0", precision=Precision.FP32), Attention.SDPA, "this run is in fp32", id="fp32 on an A100"
         ),
