@@ -70,13 +70,13 @@ def confirm_and_write(root: Path, changes: "Sequence[FileChange]", options: Writ
 
 
 def print_plan(plan: "Plan", proof: str = "", *, wants_cpu: bool, on: str | None = None) -> None:
-    """Print the plan in one line, its proof, the project's packages, and warnings as of the day `on`, today by default."""
+    """Print how sure the plan is, the plan in one line, its packages, and warnings as of the day `on`, today by default."""
     from devkit.solver.output import describe_resolution
 
     has = f"torch {plan.torch} ({plan.variant})"
     if not plan.torch:
         has = f"{', by '.join((plan.framework.label, *plan.additions))}: {plan.because('framework')}"
-    for line in (f"{plan.base_image} with Python {plan.python} and {has}", *([proof] if proof else [])):
+    for line in (*([proof] if proof else []), f"{plan.base_image} with Python {plan.python} and {has}"):
         print_wrapped(line)
     if resolved := describe_resolution(plan):
         print_wrapped(resolved)

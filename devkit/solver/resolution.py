@@ -226,6 +226,9 @@ class _Search:
         gpus = [capability for machine in machines for _, capability in machine.gpus]
         self._wheel_limits = list_wheel_limits(plan.cuda, gpus, tables) if plan.torch else {}
         self._needs = [need for need in self.dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
+        wanted = [need for need in reversed(self.dependencies.needs) if need.name == "torch" or need in self._needs]
+        self._required = {need.name: need for need in wanted if need.specifier}
+        """The first requirement of each package that limits its version, of those that can be set aside."""
         self._torch_bounds = list_torch_bounds({need.name for need in self._needs}, tables) if plan.torch else ()
         self._releases: dict[str, tuple[tuple[str, ...], ...]] = {}
         """torch releases by Python."""
@@ -259,20 +262,18 @@ class _Search:
             return refusal
         search, last = self, refusal
         for _ in range(MAX_SET_ASIDE):
-            names = dict.fromkeys(need.name for need in self._needs if need.name not in TORCH_FAMILY)
-            missing = [name for name in names if last.mentions(f"{name} {_NOT_FOUND}")]
-            if missing:
-                tries = [search._vary(absent=missing)]
-            else:
-                bounded = {need.name for need in self._needs if need.specifier and last.mentions(need.name)}
-                # What another package depends on gives way first: the other is nearer to what the project calls.
-                order = sorted(bounded - {*search._relaxed}, key=lambda name: f"depends on {name}" not in last.details)
-                tries = [search._vary(relaxed=[name]) for name in order]
+            own = dict.fromkeys(need.name for need in self._needs)
+            names = [name for name in own | self._required if last.mentions(name)]
+            missing = [name for name in names if name not in TORCH_FAMILY and last.mentions(f"{name} {_NOT_FOUND}")]
+            # What another package depends on gives way first: the other is nearer to what the project calls.
+            order = sorted(names, key=lambda name: f"depends on {name}" not in last.details)
+            tries = [search._vary(relaxed=[name]) for name in order if name in self._required.keys() - search._relaxed]
+            tries = [search._vary(absent=missing)] if missing else tries
             further: list[tuple[_Search, Refused]] = []
             for each in tries:
                 found = each.resolve(resolve)
                 if isinstance(found, Plan):
-                    resolved = found.resolved
+                    resolved = found.resolved | ({"torch": found.torch} if found.torch else {})
                     relaxed = (name for name in each._relaxed if name in resolved)
                     return each._override(found, tuple(f"{name}=={resolved[name]}" for name in relaxed))
                 if isinstance(found, Unknown):
@@ -286,12 +287,20 @@ class _Search:
 
     def _vary(self, *, relaxed: Iterable[str] = (), absent: Iterable[str] = ()) -> "_Search":
         """Return the same search with more requirements set aside."""
-        more = ((*self._relaxed, *relaxed), (*self._absent, *absent))
-        return _Search(self._request, self._all, self._tables, self._plan, *more)
+        relaxed, absent = (*self._relaxed, *relaxed), (*self._absent, *absent)
+        # The tables bind torch to what the project requires of its family, before uv is asked.
+        free = {*TORCH_FAMILY}.intersection(relaxed)
+        needs = (replace(need, specifier="") if need.name in free else need for need in self._all.needs)
+        given = replace(self._all, needs=tuple(needs)) if free else self._all
+        answer = solve_project(self._request, given, self._tables) if free else self._plan
+        plan = answer if isinstance(answer, Plan) else self._plan
+        search = _Search(self._request, given, self._tables, plan, relaxed, absent)
+        search._required = self._required
+        return search
 
     def _override(self, plan: Plan, overrides: tuple[str, ...]) -> Plan:
         """Return the plan with versions that take the place of those that the project requires."""
-        needs = {need.name: need for need in reversed(self._needs) if need.specifier}
+        needs = self._required
         says = [
             f"{needs[name].origin} requires {name}{needs[name].specifier}, which cannot be installed with the rest: the image"
             f" gets {name} {version} instead"

@@ -40,6 +40,7 @@ def read(files: dict[str, str]) -> dict[str, str]:
         ),
         ({"setup.py": "def ext():\n    import numpy\nsetup(setup_requires=['numpy>=1'])\n"}, {}),
         ({"setup.py": "import own\n", "own/__init__.py": "import yaml\n"}, {"module yaml": "own/__init__.py:1"}),
+        ({"setup.py": "sys.path.insert(0, 'gym')\nimport version\n", "gym/version.py": ""}, {}),
         (
             {"setup.py": "import numpy\n", "pyproject.toml": "[build-system]\nrequires = ['numpy', 'torch']\n"},
             {"module torch": "pyproject.toml"},

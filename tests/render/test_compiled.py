@@ -86,6 +86,8 @@ def test_it_is_installed_without_isolation_after_all_others():
     assert "no-build-isolation-package=flash-attn" in order[places[-1]]
     assert "printf '%s\\n' flash-attn > /mnt/work/excluded.txt" in step("/mnt/project/requirements.txt", CUDA_PLAN)
     assert last.endswith('"flash-attn>=2.5"')
+    resolved = replace(CUDA_PLAN, project_packages=(("flash-attn", "2.8.3"),), limits=("flash-attn==2.8.3",))
+    assert step("no-build-isolation-package=flash-attn", resolved).endswith('"flash-attn==2.8.3"')
     assert '"setuptools<82" "wheel" "packaging" "ninja" "psutil"' in last
     assert 'FLASH_ATTN_CUDA_ARCHS="80"' in last
 
@@ -208,6 +210,8 @@ def test_what_builds_old_packages_without_isolation_keeps_to_the_limits_of_their
     own = replace(OWN, requires=("Cython>=0.29", "numpy", "wheel>=0.37"))
     plan = replace(CPU_PLAN, compiled=(own,), reasons=(*CPU_PLAN.reasons, day))
     assert '"Cython>=0.29,<3" "numpy<2" "wheel>=0.37"' in step('"Cython', plan)
+    old = replace(plan, compiled=(replace(own, requires=("oldest-supported-numpy", "Cython>=0.29")),))
+    assert '"numpy<2" "Cython>=0.29,<3"' in step('"Cython', old), "the NumPy that is there is held"
     plan = replace(plan, project_packages=(("cython", "3.1"),))
     assert '"Cython>=0.29" "numpy<2"' in step('"Cython', plan)
 

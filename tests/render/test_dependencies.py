@@ -14,6 +14,7 @@ from devkit.facts.dependencies import (
     PackageManager,
     PackageRequirement,
     RequirementRole,
+    Resolved,
 )
 from devkit.render.container.packages import parse_constraint_hashes, read_requirement_sources, render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
@@ -208,10 +209,12 @@ def test_packages_that_are_built_for_one_torch_come_from_its_index():
     assert "--default-index=https://t.example.org/whl/cu130 " in run
     (run,) = instructions(made(UV)["Dockerfile"], '"torchaudio')
     assert 'torch==2.13.0 "torchaudio==2.13.0"' in run
-    for text in (LIST, UV):
-        # torch's index has old releases of what they need.
-        (run,) = instructions(made(text)["Dockerfile"], 'torch==2.13.0 "torch')
-        assert "--no-deps" in run
+    (run,) = instructions(made(LIST)["Dockerfile"], 'torch==2.13.0 "torch')
+    assert "--no-deps" not in run, "it would be the newest one, for any torch"
+    known = replace(GPU_PLAN, resolution=Resolved((("torchvision", "0.28.0"),)))
+    (run,) = instructions(made(LIST, plan=known)["Dockerfile"], 'torch==2.13.0 "torch')
+    # torch's index has old releases of what it needs.
+    assert "--no-deps --default-index" in run and '"torchvision==0.28.0"' in run
     (run,) = instructions(made(LIST)["Dockerfile"], "--requirement=/mnt/project")
     assert " 'torchvision>=0.20,<1'" in run
     assert not instructions(made(TABLE)["Dockerfile"], '"torch')

@@ -69,6 +69,8 @@ def build_compile_commands(plan: Plan, settings: ContainerSettings) -> CompileCo
     names = tuple(each.name for each in required if each.mode is CompileMode.COMPILED)
     requires = [*_HELPERS, *(line for each in compiled for line in each.requires)] if compiled else []
     lines = [re.sub(r"\s+", "", line.partition(";")[0]) for line in requires]
+    # It names the oldest NumPy that a wheel could be built for, and this one is for the NumPy that is there.
+    lines = [line.replace("oldest-supported-numpy", "numpy") for line in lines]
     # An isolated build would keep to the same limits.
     limits = dict(map(split_requirement, list_build_limits(plan)))
     for place, line in enumerate(lines):
@@ -111,6 +113,10 @@ def _list_requirements(plan: Plan, settings: ContainerSettings) -> Iterator[str]
         url = package.url or next((need.url for need in needs if need.name == package.name and need.url), "")
         if url:
             yield f"{shown} @ {require_safe('package URL', url)}"
+            continue
+        held = f"{package.name}=={plan.resolved.get(package.name)}"
+        if held in plan.limits:
+            yield held.replace(package.name, shown, 1)
             continue
         specifiers = (limit.specifier for limit in limits if limit.name == package.name)
         yield shown + ",".join(dict.fromkeys(each for each in specifiers if _SPECIFIER.fullmatch(each)))

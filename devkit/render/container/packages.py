@@ -193,6 +193,10 @@ def build_project_install_commands(
     written_to, lines = _build_written_list(found)
     indexes = build_index_options(settings)
     siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python) if plan.torch else ()
+    pinned = {name: f"{name}=={version}" for name, version in plan.resolved.items()}
+    names = [re.split(r"[^\w-]", text)[0] for text in siblings]
+    is_resolved = all(name in pinned for name in names)
+    siblings = tuple(pinned[name] for name in names) if is_resolved else siblings
     order = () if settings.uses_wheelhouse else tuple(_build_index_order(found, settings.index))
     # The other tools write their indexes into what they export.
     requirements: tuple[str, ...] = (f"--requirement={_EXPORTED}", *(indexes if found.lock == "uv.lock" else ()))
@@ -223,7 +227,8 @@ def build_project_install_commands(
         written_to=f"{_WORK}/{written_to}",
         written_from=format_comment(", ".join(dict.fromkeys(written.values()))),
         siblings=" ".join(f'"{text}"' for text in siblings),
-        sibling_source=index,
+        # Without its requirements, a package that is not pinned would be the newest, for any torch.
+        sibling_source=f"{'--no-deps ' if is_resolved or export else ''}{index}",
         export=export,
         overrides=tuple(require_safe("limit on versions", each) for each in plan.overrides),
         excluded=excluded,
