@@ -11,7 +11,7 @@ from devkit.doctor.signatures.model import Match
 from devkit.facts.model import Facts
 from devkit.facts.runs import CudaCall, Deep, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
-from devkit.text import format_count, join_words, to_one_line
+from devkit.text import format_count, join_some, join_words, to_one_line
 
 STARTS, GETS_GPUS = "ENG017", "CTK013"
 """The checks of the trials: a container starts, and it gets the GPUs."""
@@ -126,6 +126,8 @@ def describe_outcome(facts: Facts) -> str:
         )
     # What a project's containers ask for is tried with a shell of this machine in place of their programs.
     left_out = "; the project's programs were not run" if any(each.way is Way.PROJECT for each in fine) else ""
+    absent = facts.trials.absent if isinstance(facts.trials, Trials) else ()
+    left_out += f"; not here, and not pulled: {join_some(absent)}" if absent else ""
     started = f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"
     return f"{started}{left_out}"
 

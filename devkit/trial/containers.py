@@ -38,6 +38,7 @@ from devkit.trial.programs import (
     NO_EXEC,
     NOT_STARTED,
     LookUp,
+    list_images_of_editors,
     list_look_ups,
     list_misnamed,
     list_scripts,
@@ -54,6 +55,7 @@ from devkit.trial.project import (
     list_prerequisites,
     list_run_arguments,
     list_taken_ports,
+    name_image,
 )
 from devkit.trial.surroundings import SCRIPT as SHOW_SURROUNDINGS
 from devkit.trial.surroundings import find_lacks
@@ -205,6 +207,7 @@ def try_containers(
         tuple(trial for tried, _ in each for trial in tried),
         tuple(name for _, left in each for name in left),
         (*left_out, *(f"docker run {' '.join(words)}" for words in arguments[MAX_CONTAINERS:])),
+        run.absent,
     )
 
 
@@ -229,6 +232,8 @@ class _Run:
     look_ups: tuple[LookUp, ...] = ()
     """Of images that are here."""
     builds: tuple[Build, ...] = ()
+    absent: tuple[str, ...] = ()
+    """Images that are not here, and that nothing of the project builds."""
 
     @property
     def variables(self) -> list[str]:
@@ -619,6 +624,7 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
         )
     images = _parse_images(said, wanted)
     refusals = dict(_list_refusals(run, client, wanted - images.keys()))
+    services = get_object(run.config, "services")
     # The dev container CLI gives the project a different name than Compose; the folder is the same.
     rows = [row.partition("\t") for row in listed.splitlines()]
     started = {name for folder, _, name in rows if f"{folder}/".startswith(f"{run.project}/")}
@@ -656,7 +662,11 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))
     rehearsal = rehearsal if rehearsal["services"] else {}
-    return replace(run, rehearsal=rehearsal, look_ups=(*run.look_ups, *look_ups[:MAX_LOOK_UPS])), left_out
+    pulled = [name_image(run.config, key) for key, each in services.items() if not get_object(each, "build")]
+    pulled += [image for container, image in list_images_of_editors(run.config, facts) if not container.compose_files]
+    absent = tuple(image for image in dict.fromkeys(pulled) if image not in images and image not in refusals)
+    look_ups = (*run.look_ups, *look_ups[:MAX_LOOK_UPS])
+    return replace(run, rehearsal=rehearsal, look_ups=look_ups, absent=absent), left_out
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:

@@ -379,6 +379,11 @@ def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
             "containers start with 1 GPU; the project's programs were not run",
             id="beside a project's container",
         ),
+        pytest.param(
+            changed(healthy(), {"trials": Trials((WORKS, own()), (), absent=("pg:16",))}),
+            "containers start with 1 GPU; the project's programs were not run; not here, and not pulled: pg:16",
+            id="an image that is not here",
+        ),
         pytest.param(healthy(), "settings look right, but not tried", id="not tried"),
         pytest.param(changed(healthy(), {"trials": NOT_READ}), "not tried", id="facts of an older release"),
         pytest.param(tried(), "settings look right", id="only a container without a GPU"),

@@ -363,6 +363,15 @@ def test_a_program_of_the_project_is_looked_up_where_it_cannot_run(
     assert all(safe < set(call) and "--security-opt=seccomp=/proc/" in " ".join(call) for call in calls)
 
 
+def test_images_that_are_not_here_and_that_nothing_builds_are_named(engine, tmp_path):
+    services = {"a": {"image": "own"}, "b": {"image": "far"}, "c": {"build": {"context": str(tmp_path)}}}
+    write_project(tmp_path, {"services": services})
+    image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
+    engine(f"echo '{image}'")
+    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
+    assert try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).absent == ("far",)
+
+
 @pytest.mark.parametrize(
     ("words", "codes"),
     [("exec: train: not found in $PATH", [127]), ("seccomp: config provided but seccomp not supported", [])],
