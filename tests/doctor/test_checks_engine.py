@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from devkit.doctor.fixes import adapt_to_settings_files
-from devkit.doctor.model import RepairKind, Skipped
+from devkit.doctor.model import RepairKind, Severity, Skipped
 from devkit.doctor.problems import list_problem_rows, show_commands
 from devkit.doctor.signatures.catalog import PREFIXES, load_check_rows
 from devkit.doctor.thresholds import CLOCK_SKEW_S
@@ -42,6 +42,7 @@ from tests.doctor.machines import (
     windows_guest,
     without_gpu,
 )
+from tests.doctor.projects import read
 from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 
 UNREAD = Unknown("not read here")
@@ -329,7 +330,7 @@ CASES = [
     ("ENG014", settings(), "passed", "no helper"),
     ("ENG014", settings(PASS), "passed", "a helper on PATH"),
     ("ENG014", settings(GONE), "warning: desktop.exe", "a helper that left"),
-    ("ENG014", settings(CredentialHelper("ecr-login", "", "aws.example"), GONE), "warning warning: ecr-login", "two"),
+    ("ENG014", settings(CredentialHelper("ecr-login", "", "aws.example"), GONE), "note warning: ecr-login", "two"),
     ("ENG014", settings(error="line 1, column 2: Expecting property name"), "warning: line 1, column 2", "broken"),
     ("ENG014", host(clients__settings=UNREAD), "skipped", "settings that were not read"),
     ("ENG015", clock(CLOCK_SKEW_S), "passed", "as far as is allowed"),
@@ -440,6 +441,16 @@ def test_a_machine_without_the_docker_command_is_not_judged():
 @pytest.mark.parametrize(("version", "holes"), [("1.17.7", 2), ("1.16.1", 9)], ids=["one behind", "long ago"])
 def test_each_hole_of_the_toolkit_is_counted(version, holes):
     assert find_only("CTK006", host(toolkit__version=r(version))).evidence[1].count("CVE-") == holes
+
+
+@pytest.mark.parametrize(
+    ("image", "severity"), [("aws.example/train", Severity.WARNING), ("ubuntu:24.04", Severity.NOTE)]
+)
+def test_a_missing_helper_of_a_registry_matters_to_its_images_alone(tmp_path, image, severity):
+    project = read(tmp_path, {"compose.yaml": f"services: {{app: {{image: '{image}'}}}}"})
+    facts = changed(settings(CredentialHelper("ecr-login", "", "aws.example")), {"project": project})
+    found = find_only("ENG014", facts)
+    assert (found.severity, "cannot pull images of aws.example" in found.message) == (severity, True)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import CONTAINER_START_CODES
-from devkit.doctor.model import Repair, RepairKind, check
+from devkit.doctor.model import Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require, require_nvidia_gpu, require_some, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.program_failures import report_failure
 from devkit.facts.engine import Client, Engine, EngineFailure, EngineKind
 from devkit.facts.model import Facts
+from devkit.facts.project import Project
 from devkit.facts.values import Unknown
 
 _NOT_EXECUTABLE = 126
@@ -71,14 +72,30 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Problem]:
     for helper in settings.credential_helpers:
         if not helper.path:
             key = ("credHelpers", helper.registry) if helper.registry else ("credsStore",)
+            is_used = not helper.registry or any(
+                image.startswith(f"{helper.registry}/") for image in _list_images(facts)
+            )
             yield problem(
                 "helper-missing",
+                severity=None if is_used else Severity.NOTE,
+                images=f"images of {helper.registry}" if helper.registry else "images",
                 helper=helper.name,
                 key=key[0],
                 subject=path,
                 evidence=(f"{path}: {'.'.join(key)} is {helper.name}", f"no docker-credential-{helper.name} on PATH"),
                 repairs=(Repair(RepairKind.REMOVE, path, key),),
             )
+
+
+def _list_images(facts: Facts) -> Iterator[str]:
+    """List the images that the project's files name."""
+    if isinstance(facts.project, Project):
+        named = [
+            *(each.image for each in facts.project.services),
+            *(each.image for each in facts.project.dev_containers),
+        ]
+        yield from (image.value for image in named if image is not None)
+        yield from (stage.image for file in facts.project.dockerfiles for stage in file.stages)
 
 
 @check("ENG018", causes=("ENG001",))
