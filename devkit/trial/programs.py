@@ -25,6 +25,8 @@ NOT_STARTED = (125, 126, 127, TIMED_OUT)
 MOUNTED = ("run", "--target")
 _SHELL = "--entrypoint=/bin/sh"
 _INSTRUCTION = re.compile(r"^[ \t]*(?:COPY|ADD|RUN|CMD|ENTRYPOINT)\b(.*(?:\\\r?\n.*)*)", re.MULTILINE | re.IGNORECASE)
+_ENTRYPOINT = re.compile(r"^[ \t]*ENTRYPOINT[ \t]*\[[ \t]*\"([^\"]+)\"", re.MULTILINE | re.IGNORECASE)
+"""In the form that no shell reads."""
 _WORD = re.compile(r"[\w./-]*\w\.(?:ba|z)?sh\b|(?<=[\s/\"'])entry\w+\b")
 _REPAIRS = {"chmod", "dos2unix", "sed"}
 _CONVERTS = re.compile(r"dos2unix|\\r")
@@ -95,12 +97,13 @@ def list_look_ups(
 
 
 def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: str) -> Iterator[LookUp]:
-    """Yield the scripts of container files that cannot run: no execute bit, or a carriage return after the interpreter."""
+    """Yield the scripts of container files that cannot run: no execute bit, no interpreter, or a carriage return after it."""
     files = facts.project.dockerfiles if isinstance(facts.project, Project) else ()
     texts = {posixpath.dirname(each.path): host.read(f"{folder}/{each.path}") or "" for each in files}
     services = get_object(config, "services").values()
     said = [word for each in services for key in ("entrypoint", "command") for word in get_texts(each, key)]
     texts[""] = "\n".join((texts.get("", ""), *(f"RUN {word}" for word in said)))
+    started = {posixpath.basename(word) for text in texts.values() for word in _ENTRYPOINT.findall(text)}
     named: dict[str, None] = {}
     for place, text in texts.items():
         # An image may convert them.
@@ -126,6 +129,9 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
         if first.startswith("#!") and first.endswith("\r"):
             fault = f"{path} has Windows line endings, so that its interpreter {first[2:-1].strip()!r} is not found"
             yield LookUp(("run", "--entrypoint", path), (), absence=fault)
+        elif first and posixpath.basename(path) in started and not first.startswith(("#!", "\x7fELF")):
+            fault = f"{path} is the image's program and does not begin with the line of an interpreter"
+            yield LookUp(("run", "--interpreter", path), (), absence=fault)
 
 
 def list_words(service: Mapping[str, Any], of_image: Mapping[str, Any]) -> tuple[str, ...]:

@@ -296,6 +296,23 @@ def test_scripts_with_windows_line_endings_have_no_interpreter(tmp_path, dockerf
 
 
 @pytest.mark.parametrize(
+    ("dockerfile", "text", "told"),
+    [
+        ('FROM x\nCOPY run.sh /\nENTRYPOINT ["/run.sh"]', "exec train\n", ["run.sh"]),
+        ('FROM x\nCOPY run.sh /\nENTRYPOINT ["/run.sh"]', "#!/bin/sh\n", []),
+        ('FROM x\nCOPY run.sh /\nENTRYPOINT ["sh", "/run.sh"]', "exec train\n", []),
+        ("FROM x\nCOPY run.sh /\nENTRYPOINT /run.sh", "exec train\n", []),
+    ],
+    ids=["no shell reads it", "it names one", "a shell is named", "the form of the shell"],
+)
+def test_a_script_that_an_image_starts_with_names_its_interpreter(tmp_path, dockerfile, text, told):
+    files = {"compose.yaml": COMPOSE, "Dockerfile": dockerfile, "run.sh": text}
+    facts = changed(without_gpu(), {"project": read(tmp_path, files)})
+    found = list_scripts({"services": {"a": {}}}, facts, LocalHost(), str(tmp_path))
+    assert [each.told[-1] for each in found] == told
+
+
+@pytest.mark.parametrize(
     ("command", "told"),
     [("./setup.sh --fast", ["setup.sh"]), ("bash setup.sh", []), ("chmod +x setup.sh && ./setup.sh", [])],
 )
