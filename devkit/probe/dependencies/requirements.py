@@ -87,8 +87,8 @@ _FORM = "a name and a version, such as torch==2.5"
 
 def _correct_requirement(text: str) -> str:
     """Return what a line means to say, as torch==2.5 for `torch = 2.5` and `torch 2.5`, else the form of a requirement."""
-    found = re.fullmatch(r"([A-Za-z][\w.-]*)\s*([=<>]*)\s*v?(\d[\w.]*)(?:=\w+)?", text)
-    operator = _MEANT.get("".join(sorted({*found[2]})), "") if found else ""
+    found = re.fullmatch(r"([A-Za-z][\w.-]*)\s*(?:([=<>]+)\s*)?v?(\d[\w.]*)(?:=\w+)?", text)
+    operator = _MEANT.get("".join(sorted({*(found[2] or "")})), "") if found else ""
     return f"{found[1]}{operator}{found[3]}" if found and operator else _FORM
 
 
