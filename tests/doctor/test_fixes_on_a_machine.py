@@ -85,6 +85,7 @@ SystemdCgroup = false"""
 COMPOSE_WITH_A_CACHE = """services:
   dev:
     image: python:3.12
+    user: "1000"
     volumes: ["${HOME}/models/hub:/cache/huggingface"]"""
 CONTAINER = {
     "Id": "c0ffee",
