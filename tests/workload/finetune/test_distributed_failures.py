@@ -51,7 +51,9 @@ def broken_texts(run_factory):
         pytest.param(
             lambda run_factory: {"data": broken_texts(run_factory)}, "broken.jsonl:2", [1, 0, 0], id="a line of data"
         ),
-        pytest.param(lambda _: {"model": "/nowhere"}, "the model /nowhere does not exist", [1, 0, 0], id="no such model"),
+        pytest.param(
+            lambda _: {"model": "/nowhere"}, "the model /nowhere does not exist", [1, 0, 0], id="no such model"
+        ),
     ],
 )
 def test_an_error_of_ranks_that_have_met_is_reported_once(run_factory, zygote, changed, says, times):
