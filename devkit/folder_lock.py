@@ -84,7 +84,7 @@ def _acquire(
         try:
             _lock(descriptor)
         except BlockingIOError:
-            pass
+            pass  # another process has it: wait, and try again
         except OSError:
             os.close(descriptor)
             return None

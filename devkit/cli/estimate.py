@@ -434,7 +434,7 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     known = suggest(close, f"{len(list_models())} models are known, such as llama-3.1-8b.")
     if model.count("/") != 1 or model.startswith((".", "/")):
         raise DevkitError(
-            f"there is no model {model!r}", f"{known} Alternatively, give its config.json, or its name on the hub."
+            f"the model {model!r} is not known", f"{known} Alternatively, give its config.json, or its name on the hub."
         )
     from devkit.facts.values import Unknown
     from devkit.probe.host import LocalHost

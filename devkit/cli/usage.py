@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -101,11 +102,14 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
 def _find_meant_values(error: click.BadParameter, context: click.Context) -> tuple[Iterable[str], str]:
     """Return what was probably meant by a wrong value, and a further line of the hint."""
     typed = error.message.split("'")[1] if "'" in error.message else ""
+    meant: list[str] = []
     if error.message.endswith("does not exist."):
         meant = [*_quote_words(typed, context), *_find_flags(typed, context)] or find_similar_paths(Path(typed))
         return meant, "" if meant else f"Check the path, which is relative to {Path.cwd()}."
     if error.message.endswith("is a directory."):
-        return [f"{each}" for each in sorted(Path(typed).iterdir()) if each.is_file()], ""
+        with suppress(OSError):  # a folder that this user may not read
+            meant = [f"{each}" for each in sorted(Path(typed).iterdir()) if each.is_file()]
+        return meant, ""
     if error.message.endswith("is a file."):
         return _find_options_for(typed, context), ""
     if isinstance(error.param, click.Option) and error.param.type.name.startswith(("int", "float")):

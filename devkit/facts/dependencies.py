@@ -289,7 +289,7 @@ class Dependencies:
     lists: tuple[str, ...] = ()
     included: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
-    """The the project's extras that are installed with it."""
+    """The project's extras that are installed with it."""
     extras_origin: str = ""
     """The file and line of the guide that installs the project with them, "" for those that were chosen."""
     groups: tuple[str, ...] = ()

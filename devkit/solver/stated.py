@@ -35,12 +35,15 @@ def plan_stated(
         torch = [Constraint(name, need.specifier, need.origin) for name, need in kept.items() if name == "torch"]
         lines = tuple(f"{name}{need.specifier}" for name, need in kept.items() if name != "torch")
         request = replace(request, constraints=(*request.constraints, *torch), stated=lines)
-        nearest = wants_nearest and not kept
+        # Requirements that nobody could install are set aside beside stated versions, too.
+        nearest = wants_nearest and (not kept or has_aside)
         return plan_project(request, dependencies, tables, resolve, recorded=recorded, wants_nearest=nearest)
 
+    has_aside = False
     without = plan(request, {})
     if isinstance(without, Conflict):
         return without
+    has_aside = bool(without.overrides or (isinstance(without.resolution, Resolved) and without.resolution.absent))
     chosen = {*dict(request.pins), *(["torch"] if request.torch else [])}
     stated = {need.name: need for need in dependencies.stated if need.name not in chosen}
     installed = _list_versions(without)

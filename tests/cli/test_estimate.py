@@ -185,7 +185,7 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
     ("words", "says"),
     [
         pytest.param((), "no model was given", id="nothing at all"),
-        pytest.param(("lama-3-8b",), "there is no model 'lama-3-8b'", id="a mistyped model"),
+        pytest.param(("lama-3-8b",), "the model 'lama-3-8b' is not known", id="a mistyped model"),
         pytest.param(
             ("nobody/nothing",),
             "cannot query the hub for nobody/nothing",

@@ -49,6 +49,12 @@ def step(text: str, word: str) -> str:
     return " ".join(found.split())
 
 
+@pytest.mark.parametrize(("python", "is_ignored"), [("3.7", True), ("3.12", False)])
+def test_uv_is_installed_beside_a_python_that_its_metadata_no_longer_names(python, is_ignored):
+    text = render_dockerfile(replace(CPU_PLAN, python=python, base_image=f"python:{python}-slim-bookworm"), PLAIN)
+    assert ("pip install --no-cache-dir --ignore-requires-python --target=/opt/uv" in text) is is_ignored
+
+
 def test_uv_comes_in_a_pinned_version_before_everything_that_it_installs():
     order = [each for each in steps(render_dockerfile(GPU_PLAN, PLAIN)) if "pip install" in each]
     assert f"--target=/opt/uv uv=={UV.version}" in " ".join(order[0].split())

@@ -452,6 +452,18 @@ def test_stated_versions_hold_where_they_fit():
     assert plan_with_stated(state("torch==2.6.0"), uv, torch="2.14.1")[0].torch == "2.14.1"
 
 
+def test_a_stated_version_holds_beside_what_is_set_aside():
+    def answer(asked):
+        if "hub" not in asked.relaxed:
+            return Refused("hub==2.4.0 fits nothing")
+        return resolved("hub==9", "numpy==1.24.1" if "numpy==1.24.1" in asked.constraints else "numpy==2.0.0")
+
+    found, says = plan_with_stated(
+        replace(state("numpy==1.24.1"), needs=(need("hub==2.4.0"), need("numpy"))), Uv(answer)
+    )
+    assert (found.overrides, found.resolved["numpy"], says) == (("hub==9",), "1.24.1", [])
+
+
 def test_a_stated_version_that_does_not_fit_is_given_up_alone_and_said_with_its_reason():
     def answer(asked):
         if "numpy==1.11.0" in asked.constraints:

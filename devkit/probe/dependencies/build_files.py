@@ -144,8 +144,10 @@ class _Reader:
     def _need_module(self, module: str, origin: str) -> None:
         top = module.partition(".")[0]
         name = canonicalize_name(_MODULES.get(top, top))
-        # setup.py may put any folder on the path: a name of the distribution's own is never asked of the index.
-        is_own = top in self._folders or any(path.rpartition("/")[2] == f"{top}.py" for path in self._paths)
+        # Where setup.py puts a folder on the path, a module of the distribution's own is not asked of the index.
+        is_moved = "sys.path" in self._files.get(SETUP_PY, "") and top not in _COMPILED_WITH
+        is_own = top in self._folders or f"{top}.py" in self._paths
+        is_own |= is_moved and any(path.endswith(f"/{top}.py") for path in self._paths)
         if not is_own and top not in _BUILT_IN and name not in self._brought:
             self._need(MODULE, name, origin)
 

@@ -120,7 +120,7 @@ class RequirementCollector:
         """Packages of conda, each with its name and its PEP 440 specifier."""
         self.conda_channels: list[str] = []
         self.extras: dict[str, bool] = {}
-        """The the project's extras, and whether each is installed."""
+        """The project's extras, and whether each is installed."""
         self.groups: dict[str, bool] = {}
         """The same of its dependency groups."""
 

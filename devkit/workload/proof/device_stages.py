@@ -275,7 +275,7 @@ def prove_link_rate(device: Device) -> Iterator[StageReading]:
     """Prove that host and GPU communicate over more than one PCIe lane, in both directions."""
     if device.kind != "cuda":
         other = "the CPU" if device.kind == "cpu" else "this GPU, which shares its memory"
-        raise StageSkipped(f"there is no link between the host and {other}")
+        raise StageSkipped(f"nothing connects the host and {other}")
     for gpu in _list_gpus(device, needs_free_memory=False):
         promised = PCIE_GB_PER_S.get(gpu.datasheet.pcie_generation, 0.0) if gpu.datasheet else 0.0
         for direction in ("to_gpu", "from_gpu"):
