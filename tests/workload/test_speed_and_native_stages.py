@@ -37,7 +37,7 @@ def test_the_stage_passes_on_the_cpu(stage):
 @pytest.mark.parametrize(
     ("stage", "reason"),
     [
-        pytest.param(device_stages.prove_link_rate, "no link", id="no link"),
+        pytest.param(device_stages.prove_link_rate, "nothing connects", id="no link"),
         pytest.param(device_stages.prove_triton, "compiles for GPUs", id="no Triton"),
         pytest.param(collectives.prove_nccl, "NCCL needs GPUs", id="no NCCL"),
     ],
