@@ -35,22 +35,6 @@ NOTHING_WRONG = "no failure in this text"
 MAX_BROKEN = 64 * 1024
 """Only what one can paste from a terminal is searched for words broken in the middle."""
 
-_HEDGE = re.compile(
-    r"\b(?:or|either|probably|usually|mostly|most (?:often|likely)|perhaps|may|might)\b"
-    r"(?<!\bC or)(?! (?:newer|older|later|more|above|below|C\+\+)\b)"
-    r"|\b(?:says?|names?) (?:why|which|the reason)|\b(?:lines?|error) (?:above|below|around)"
-)
-"""Words of a cause that leaves open what it is, so that no text can make it certain."""
-
-_REFERS = re.compile(
-    r"\b(?:names?|says?|has) (?:why|which step|the (?:reason|cause|first error))|\bthe (?:first error|reason|cause) is in\b"
-)
-"""Words of a cause or fix that sends the reader to other lines for the reason."""
-
-_CHOICE = re.compile(
-    r"\bor\b(?! (?:newer|older|later|more|above|below|earlier)\b)|\b(?:else|otherwise|unless|either)\b|\binstead\b(?! of)"
-)
-"""Words of a fix that leaves open what to do."""
 _PLACEHOLDER = re.compile(r"<[a-zA-Z][\w .'/-]{1,40}>|(?<!\w)…(?!$)")
 """What a person must fill in before a command runs."""
 
@@ -157,7 +141,7 @@ def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Matc
     direct = [each for each in found if not each[0].is_consequence]
     errors = _drop_beside_checked([match for _, match in _keep_one_of_each(_drop_overlapping(direct))])
     rivals = [match for _, match in direct if match not in errors]
-    telling = [match for match in errors if not _REFERS.search(f"{match.cause} {match.fix.summary}")]
+    telling = [match for match in errors if not match.refers]
     referring = [match for match in errors if telling and match not in telling]
     errors = telling or errors
     in_field = [
@@ -288,13 +272,12 @@ def _find_weak(matches: list[Match], words: Words) -> tuple[Match, ...]:
 def _judge_certainty(matches: list[Match]) -> list[Match]:
     """Call only a cause certain that is one, with a fix that leaves no choice; of one error at most one.
 
-    Text that leaves no other row does not decide between two causes in a sentence, or two ways of its fix.
+    Text that leaves no other row does not decide between two causes of that row, or two ways of its fix.
     """
     judged: list[Match] = []
     for match in matches:
         is_second = any(_is_of_same_error(match, each) for each in judged if each.confidence is Confidence.CERTAIN)
-        leaves_choice = _CHOICE.search(match.fix.summary) or any(map(_PLACEHOLDER.search, match.fix.commands))
-        is_open = _HEDGE.search(match.cause) or leaves_choice or is_second
+        is_open = is_second or not match.is_decided or any(map(_PLACEHOLDER.search, match.fix.commands))
         is_certain = match.confidence is Confidence.CERTAIN
         judged.append(replace(match, confidence=Confidence.LIKELY) if is_certain and is_open else match)
     return judged

@@ -93,7 +93,8 @@ def cite(place: "FileLine", text: str) -> str:
 class Fix:
     """One sentence on what to do, the exact commands for this machine, and the side to run them on.
 
-    `repairs` are the same as changes of files, where `--fix` can make them.
+    `repairs` are the same as changes of files, where `--fix` can make them. A fix that `leaves_choice` names several ways,
+    of which the reader chooses one.
     """
 
     summary: str
@@ -103,6 +104,7 @@ class Fix:
     restart: Restart = Restart.NONE
     docs: str = ""
     repairs: tuple[Repair, ...] = ()
+    leaves_choice: bool = False
 
 
 @dataclass(frozen=True)

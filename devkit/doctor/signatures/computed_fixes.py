@@ -110,6 +110,7 @@ def _fix_driver_for_cuda(captures: Mapping[str, str], values: TextFacts) -> Fix 
         root=True,
         restart=Restart.HOST,
         docs="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
+        leaves_choice=True,
     )
 
 
@@ -140,7 +141,8 @@ def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextFacts) -> Fix 
         )
     else:
         summary = f"Compile with nvcc from CUDA {first} or newer, which supports {name}. Put it first in PATH."
-    return Fix(summary, ("nvcc --version", f"export CUDA_HOME={folder} PATH={folder}/bin:$PATH"), Side.IMAGE)
+    commands = ("nvcc --version", f"export CUDA_HOME={folder} PATH={folder}/bin:$PATH")
+    return Fix(summary, commands, Side.IMAGE, leaves_choice=bool(row.last_cuda))
 
 
 def _fix_python_for_torch(captures: Mapping[str, str], values: TextFacts) -> Fix | None:
@@ -157,6 +159,7 @@ def _fix_python_for_torch(captures: Mapping[str, str], values: TextFacts) -> Fix
         f"Use a Python that torch {release.version} has wheels for: {pythons[0]} to {pythons[-1]}, or a torch release for this Python.",
         ("python -VV", f"uv venv --python {python}"),
         Side.PROJECT,
+        leaves_choice=True,
     )
 
 
@@ -185,6 +188,7 @@ def _fix_cuda_library(captures: Mapping[str, str], values: TextFacts) -> Fix | N
             "export LD_LIBRARY_PATH=<folder that find names>",
         ),
         Side.CONTAINER,
+        leaves_choice=True,
     )
 
 
@@ -199,6 +203,7 @@ def _fix_library_release(captures: Mapping[str, str], values: TextFacts) -> Fix:
             f"Upgrade {caller}, or create the environment with Python {older}.",
             (*upgrade, f"uv venv --python {older}"),
             Side.PROJECT,
+            leaves_choice=True,
         )
     limit = captures["added"] if captures["change"] in ("called", "outdated") else captures["removed"]
     if limit:
@@ -208,6 +213,7 @@ def _fix_library_release(captures: Mapping[str, str], values: TextFacts) -> Fix:
             if captures["change"] == "outdated"
             else (f"pip install '{library}<{limit}'", *upgrade),
             Side.CONTAINER,
+            leaves_choice=True,
         )
     return Fix(
         f"Upgrade {library} to {captures['added']} or newer; if it is pinned, install a release of {caller} from that time.",
@@ -232,12 +238,12 @@ def _fix_by_history(captures: Mapping[str, str], values: TextFacts) -> Fix:
     bound = f"{install} '{library}{f'>={first},' if first else ''}{below}'"
     if free := captures["free"]:
         summary = f"Upgrade {caller} to {free} or newer, which does not need it; otherwise install {older}."
-        return Fix(summary, (f"{install} '{caller}>={free}'", bound), Side.CONTAINER)
+        return Fix(summary, (f"{install} '{caller}>={free}'", bound), Side.CONTAINER, leaves_choice=True)
     if added:
         summary = f"Install {older}, or {added} or newer."
-        return Fix(summary, (bound, f"{install} '{library}>={added}'"), Side.CONTAINER)
+        return Fix(summary, (bound, f"{install} '{library}>={added}'"), Side.CONTAINER, leaves_choice=True)
     other = f", or change {OWN_CODE}" if caller == OWN_CODE else ""
-    return Fix(f"Install {older}{other}.", (bound,), Side.CONTAINER)
+    return Fix(f"Install {older}{other}.", (bound,), Side.CONTAINER, leaves_choice=bool(other))
 
 
 def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:

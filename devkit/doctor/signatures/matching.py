@@ -95,6 +95,11 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
             else "",
             is_harmless=family.is_harmless,
             is_common=family.is_common and not row.is_plain,
+            # What a function computes for other texts, the row itself only describes.
+            is_decided=row.confidence is Confidence.CERTAIN
+            and not first.fix.leaves_choice
+            and not (row.computed and first.fix == row.fix),
+            refers=row.refers,
         )
     return None
 
@@ -127,7 +132,7 @@ def _rank_causes(
         proved = [found for template in row.proof if (found := _finds(template, text))]
         likely = [found for template in (*row.needs, *row.speaks_for) if (found := _finds(template, text))]
         unlikely = [found for template in row.speaks_against if (found := _finds(template, text))]
-        is_only = bool(proved) or row.confidence is Confidence.CERTAIN
+        is_only = bool(proved) or row.is_only or (row.confidence is Confidence.CERTAIN and not row.proof)
         score = _PROVED * is_only + _FOR * bool(likely) - _AGAINST * bool(unlikely) + _GIVEN * bool(given)
         likely.extend(given)
         if proved or row.speaks_for or not row.proof:

@@ -14,8 +14,9 @@ class FamilyCause:
     `where` are regular expressions of captures and facts of the text, without which the cause does not apply, and `given` such
     of facts that the text must state. `proof` are words of the text that exclude every other cause (a cause with
     nothing else applies only with them), `speaks_for` and `speaks_against` such that make it more or less probable. Without
-    one of `needs` the cause does not apply. `confidence` is what the error's own words allow: CERTAIN if they leave no other
-    cause, once `where` holds. `code` is the check that looks for it on a machine, "" where none does.
+    one of `needs` the cause does not apply. `is_only` says that the error's own words leave no other row, once `where` holds.
+    `confidence` is CERTAIN if, in addition, the row names one cause and one way to fix it; a row with `proof` is certain only
+    with it. `code` is the check that looks for it on a machine, "" where none does.
     `computed` names the function that makes the fix of the values in the text; `fix` is for texts without them.
     `cause` may name captures and facts in braces, and then the text must have them.
     """
@@ -34,8 +35,11 @@ class FamilyCause:
     given: Mapping[str, str] = field(default_factory=dict)
     confidence: Confidence = Confidence.LIKELY
     also: tuple[str, ...] = ()
+    is_only: bool = False
     is_plain: bool = False
     """True if the error's own words name the cause in a text of any field."""
+    refers: bool = False
+    """True if the cause or its fix sends the reader to other lines for the reason."""
     is_report: bool = False
     """True if the error only reports that something failed, as those of an `is_consequence` family do."""
 
@@ -177,5 +181,9 @@ class Match:
     question: str = ""
     consequences: tuple[Consequence, ...] = ()
     is_common: bool = False
+    is_decided: bool = True
+    """True if the match names one cause and one way to fix it, without which it is not certain."""
+    refers: bool = False
+    """True if the match sends the reader to other lines for the reason."""
     is_harmless: bool = False
     """True for a line that looks like an error and says that all is well."""
