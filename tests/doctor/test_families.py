@@ -442,3 +442,23 @@ def test_what_another_family_says_of_the_same_words_is_an_alternative():
     first = find_known_errors(text)[0]
 
     assert any("stub" in each.cause and each.speaks_for for each in first.alternatives), first
+
+
+@pytest.mark.parametrize(
+    ("fact", "error"),
+    [
+        ("Python 3.11.9", "ImportError: Loading an AWQ quantized model requires auto-awq library"),
+        (
+            "Linux version 6.8.0-40-generic",
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        ),
+    ],
+)
+def test_a_fact_does_not_stand_for_a_capture_of_the_same_name(fact, error):
+    assert explain_text(f"{fact}\n{error}").matches[0].cause == explain_text(error).matches[0].cause
+
+
+def test_the_report_of_a_build_is_not_its_first_error():
+    error = "AttributeError: module 'tensorflow' has no attribute 'shm'"
+    log = f"error: subprocess-exited-with-error\n× Building wheel for x (pyproject.toml) did not run successfully.\n{error}"  # noqa: RUF001
+    assert explain_text(log).matches[0].cause == explain_text(error).matches[0].cause

@@ -39,6 +39,7 @@ def facts_of(text):
         ),
         pytest.param("Linux box 5.15.0-91-generic #101 x86_64", "kernel", "5.15.0-91-generic", id="uname"),
         pytest.param(" Cgroup Version: 2", "cgroup_version", "2", id="docker info"),
+        pytest.param("numpy-2.1.0-cp312-cp312-manylinux.whl", "python", "3.12", id="tag of a wheel"),
         pytest.param("torch==2.7.1+cu126", "torch_build", "cu126", id="build of torch"),
         pytest.param("-I/usr/local/cuda-11.8/include", "cuda_toolkit", "11.8", id="folder of CUDA"),
         pytest.param(

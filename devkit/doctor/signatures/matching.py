@@ -25,6 +25,7 @@ _AGAINST = 3
 
 A fact that the row needs outweighs words."""
 _NAMED = re.compile(r"\{(\w+)\}")
+_CAPTURED = re.compile(r"\{(\w+):\w+\}")
 _OPEN = re.compile(r"(?<![{$])\{([a-z_]+)\}(?!\})")
 
 _compile = cache(compile_pattern)
@@ -62,7 +63,8 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
         pattern, found = hit
         if not _is_confirmed(family, found, text):
             continue
-        captures = {**values.as_captures(), **pattern.format_captures(found)}
+        own = pattern.format_captures(found)
+        captures = {**values.as_captures(), **own}
         if family.has_changes:
             from devkit.doctor.signatures.library_changes import describe_change
 
@@ -70,7 +72,9 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
             captures |= values.read if is_read else describe_change(captures, text, found.start())
         position = text.find_first(found)
         line = text.find_line(position)
-        ranked = _rank_causes(family, captures, text, values, line)
+        # What texts of the family capture is what its conditions ask for, not the fact of that name.
+        unfound = {name: "" for each in family.texts for name in _CAPTURED.findall(each) if name not in own}
+        ranked = _rank_causes(family, captures, {**captures, **unfound}, text, values, line)
         if not ranked:
             continue
         (first, row), *others = ranked
@@ -117,15 +121,18 @@ def _is_confirmed(family: Family, found: re.Match[str], text: Words) -> bool:
 
 
 def _rank_causes(
-    family: Family, captures: Mapping[str, str], text: Words, values: TextFacts, line: int
+    family: Family, captures: Mapping[str, str], asked: Mapping[str, str], text: Words, values: TextFacts, line: int
 ) -> list[tuple[Cause, FamilyCause]]:
-    """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
+    """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency.
+
+    `asked` are the captures that conditions ask for.
+    """
     scored = []
     for row in family.causes:
         given = list_given(row.given, captures)
         if (
             given is None
-            or not _applies(row, captures)
+            or not _applies(row, captures, asked)
             or (row.needs and not any(_finds(template, text) for template in row.needs))
         ):
             continue
@@ -166,10 +173,10 @@ def list_given(given: Mapping[str, str], facts: Mapping[str, str]) -> tuple[str,
     return found if has_all else None
 
 
-def _applies(row: FamilyCause, captures: Mapping[str, str]) -> bool:
+def _applies(row: FamilyCause, captures: Mapping[str, str], asked: Mapping[str, str]) -> bool:
     """Check `where`, and that the text has every value that the cause names."""
     is_named = all(name in captures for name in _NAMED.findall(row.cause))
-    return is_named and all(re.match(rule, captures.get(name, ""), re.IGNORECASE) for name, rule in row.where.items())
+    return is_named and all(re.match(rule, asked.get(name, ""), re.IGNORECASE) for name, rule in row.where.items())
 
 
 def _finds(template: str, text: Words) -> str:

@@ -166,8 +166,7 @@ class TextFacts:
     @property
     def python(self) -> str | None:
         """The Python release, such as 3.11."""
-        found = self.find("python")
-        return f"3.{found.removeprefix('3').removeprefix('.')}" if found else None
+        return self.find("python") or None
 
     @property
     def processor(self) -> str | None:
@@ -303,7 +302,11 @@ def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
             if count == MAX_STATED:
                 break
             value = found[found.lastindex or 1]
-            yield name, _name_distribution(found) if name == "distribution" else value, found.start()
+            if name == "distribution":
+                value = _name_distribution(found)
+            elif name == "python":  # a tag such as cp311 has no dot
+                value = f"3.{value[1:].removeprefix('.')}"
+            yield name, value, found.start()
     for found in _VARIABLE.finditer(text):
         yield f"variable:{found[1]}", found[2], found.start()
     for package in PACKAGES:

@@ -168,8 +168,9 @@ def _choose_error(errors: tuple[tuple[int, str, int], ...], words: Words) -> tup
 
 
 def find_first_error(words: Words, *, before: int) -> Excerpt | None:
-    """Find the first line with the form of an error above a line; None where there is none."""
-    error = next(_find_errors(tuple(_list_lines(words)), words), None)
+    """Find the first line with the form of an error above a line, other than a build's report; None without one."""
+    errors = _find_errors(tuple(_list_lines(words)), words)
+    error = next((each for each in errors if not _STATUS.search(each[1])), None)
     return Excerpt(error[0], error[1][:MAX_LINE]) if error and error[0] < before else None
 
 
