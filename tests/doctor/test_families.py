@@ -462,3 +462,11 @@ def test_the_report_of_a_build_is_not_its_first_error():
     error = "AttributeError: module 'tensorflow' has no attribute 'shm'"
     log = f"error: subprocess-exited-with-error\n× Building wheel for x (pyproject.toml) did not run successfully.\n{error}"  # noqa: RUF001
     assert explain_text(log).matches[0].cause == explain_text(error).matches[0].cause
+
+
+@pytest.mark.parametrize(
+    "error", ["invalid reasoning parser: hermes", "is not a valid power limit which should be between 100 W and 350 W"]
+)
+def test_what_an_error_names_last_ends_with_its_line(error):
+    alone = explain_text(error).matches[0].cause
+    assert explain_text(f"{error}\nTreating as warning and moving on.").matches[0].cause == alone

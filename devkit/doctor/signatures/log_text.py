@@ -190,6 +190,11 @@ class Words:
         """Return the number of the line at a position, counted from 1; 0 where it is unknown."""
         return self.lines[bisect_right(self.starts, position) - 1] if self.starts else 0
 
+    def find_line_end(self, position: int) -> int:
+        """Return the position where the line at a position ends."""
+        place = bisect_right(self.starts, position)
+        return self.starts[place] - 1 if place < len(self.starts) else len(self.shown)
+
     def is_warning(self, position: int) -> bool:
         """Say if the line at a position calls itself a warning."""
         return bool(self.warnings) and self.starts[bisect_right(self.starts, position) - 1] in self.warnings
@@ -198,9 +203,8 @@ class Words:
         """Say if a line has nothing but what was found; a text without lines is one."""
         if not self.starts:
             return not (self.shown[: found.start()] + self.shown[found.end() :]).strip(" .:")
-        place = bisect_right(self.starts, found.start())
-        end = self.starts[place] if place < len(self.starts) else len(self.shown)
-        return self.starts[place - 1] == found.start() and not self.shown[found.end() : end].strip(" .:")
+        end = self.find_line_end(found.start())
+        return found.start() in self.starts and not self.shown[found.end() : end].strip(" .:")
 
     def find_source(self, position: int) -> str:
         """Return the service, rank or worker that wrote the line at a position, "" where it is unknown."""

@@ -38,6 +38,12 @@ def find_template(template: str, text: Words) -> tuple[Pattern, re.Match[str]] |
         return None
     pattern = _compile(template)
     found = pattern.find(text.shown, text.lowered)
+    if found and pattern.runs_on:
+        # A capture of any words at the end of an error ends with its line.
+        search = re.compile(pattern.regex, re.IGNORECASE)
+        places = (found.start(), found.start(found.lastindex or 0))
+        inside = (search.match(text.shown, found.start(), text.find_line_end(place)) for place in places)
+        found = next(filter(None, inside), found)
     return (pattern, found) if found else None
 
 

@@ -69,7 +69,8 @@ class Pattern:
     """An error text ready to be searched for.
 
     `anchor` are its longest fixed words: where they do not occur, the pattern cannot either, and its regular expression
-    is never compiled. `before` and `after` are the characters around the anchor that a match may take.
+    is never compiled. `before` and `after` are the characters around the anchor that a match may take. One that `runs_on`
+    ends with a capture of any words.
     """
 
     anchor: str
@@ -78,6 +79,7 @@ class Pattern:
     regex: str
     specificity: int
     kinds: Mapping[str, str]
+    runs_on: bool
 
     def find(self, text: str, lowered: str) -> re.Match[str] | None:
         """Return the last occurrence of the pattern, or one of the first; `lowered` is `text` in lower case."""
@@ -132,6 +134,7 @@ def compile_pattern(template: str) -> Pattern:
         regex=regex,
         specificity=sum(parts[place][1] for place in fixed),
         kinds={part["name"]: part["kind"] for part in found if part["name"]},
+        runs_on=found[-1]["kind"] == "text",
     )
 
 
