@@ -233,7 +233,7 @@ class TextFacts:
 def _parse_mib(text: str) -> float:
     """Parse torch's "1.12 GiB"; 0 for ""."""
     number, _, unit = text.partition(" ")
-    return float(number or 0) * (1024 if unit == "GiB" else 1)
+    return float(number or 0) * {"GiB": 1024, "MiB": 1}.get(unit, 0)
 
 
 def _parse(version: str) -> Release | None:
@@ -317,7 +317,7 @@ def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
 
 def _name_distribution(found: re.Match[str]) -> str:
     if found[2]:
-        signs = {".fc": "fedora", "-arch": "arch", "pacman": "arch", "zypper": "opensuse"}
+        signs = {".fc": "fedora", "-arch": "arch", "-zen": "arch", "pacman": "arch", "zypper": "opensuse"}
         return next((name for sign, name in signs.items() if sign in found[0]), "rhel")
     return str(_SIGNS["distribution"].get(found[1].lower(), "rhel"))
 
