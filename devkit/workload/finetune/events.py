@@ -275,7 +275,8 @@ def _start(event: Event) -> str:
     parameters = f"{event['trainable_parameters']:,} trainable parameters"
     steps = format_count(event["steps"] - event["step"], "step")
     resumed = f", resumed at step {event['step']}" if event["step"] else ""
-    return f"training {parameters} on {format_count(event['rows'], 'row')}, {steps}{resumed}"
+    done = f"training {parameters} on {format_count(event['rows'], 'row')}, {steps}{resumed}"
+    return f"{done}\nTo watch it, open {event['page']} in a browser"
 
 
 def _out_of_memory(event: Event) -> str:

@@ -37,6 +37,7 @@ from devkit.workload.finetune.files import (
     resolve_model_folder,
 )
 from devkit.workload.finetune.forward import ATTN_IMPLEMENTATION, read_attention_traits, register_varlen_attention
+from devkit.workload.finetune.live_page import LivePage
 from devkit.workload.finetune.model import (
     FusedExperts,
     LoadedBase,
@@ -108,7 +109,7 @@ class _RecordedRun:
     ) -> None:
         self._settings = settings
         self._ranks = ranks
-        self._listeners = listeners
+        self._listeners = (*listeners, LivePage(settings.output))
         self._trackers = trackers
         self._record = RunRecord(settings, gpu=read_gpu_name(ranks.device), world_size=ranks.world_size)
 

@@ -47,6 +47,7 @@ from devkit.workload.finetune.distributed import (
 from devkit.workload.finetune.events import METRICS_FILE, NO_TRACKERS, Events, Trackers, drop_events_after
 from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE
 from devkit.workload.finetune.forward import ModelWithLoss, require_no_cross_attention
+from devkit.workload.finetune.live_page import PAGE_FILE
 from devkit.workload.finetune.model import (
     LoadedBase,
     attach_adapter,
@@ -234,6 +235,7 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             world=self._ranks.world_size,
             micro_batch=progress.micro_batch,
             trainable_parameters=sum(each.numel() for each in self._parameters),
+            page=str(settings.output / PAGE_FILE),
         )
 
     def _count_tokens(self) -> int:

@@ -41,7 +41,7 @@ def test_a_line_never_is_wider_than_the_terminal(width):
 def test_in_a_log_the_first_and_last_step_stand_and_few_between():
     out = io.StringIO()
     progress = ProgressPrinter(out, io.StringIO(), width=lambda: 80)
-    progress({"event": "start", "step": 0, "steps": 50, "rows": 9, "trainable_parameters": 100})
+    progress({"event": "start", "step": 0, "steps": 50, "rows": 9, "trainable_parameters": 100, "page": "run.html"})
     for step in range(1, 51):
         progress({**STEP, "step": step})
     steps = [line for line in out.getvalue().splitlines() if "step " in line and "/50" in line]
