@@ -309,6 +309,8 @@ class Dependencies:
     indexes: tuple[PackageIndex, ...] = ()
     unread: tuple[UnreadableRequirement, ...] = ()
     left_out: tuple[ExcludedPackage, ...] = ()
+    not_followed: tuple[ExcludedPackage, ...] = ()
+    """Commands of the project's guides that install something for another reader, or in a way that devkit does not follow."""
     conda: tuple[CondaPackage, ...] = ()
     """What micromamba installs, all of a conda environment but torch; () where uv can install everything."""
     conda_channels: tuple[str, ...] = ()

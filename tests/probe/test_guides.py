@@ -342,7 +342,7 @@ def test_the_folder_that_a_guide_enters_is_where_its_commands_read_and_install(t
         ("numpy", "active/requirements.txt:1"),
         ("mamba-ssm>=2", "kernels/setup.py:2"),
     ]
-    assert [(each.place, each.path, each.line) for each in found.local] == [("kernels", "README.md", 5)]
+    assert [(each.place, each.path, each.line) for each in found.local] == [("kernels", "README.md", 6)]
 
 
 BUILT = '[project]\nname = "part"\nversion = "1"\n[build-system]\nrequires = ["setuptools"]\n'

@@ -34,6 +34,7 @@ from devkit.probe.dependencies.guides import (
     find_install_files,
     find_own_extras,
     has_node_steps,
+    list_not_followed,
     read_guides,
 )
 from devkit.probe.dependencies.local_builds import find_own_packages
@@ -183,6 +184,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         indexes=tuple(found.indexes),
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
+        not_followed=() if choice.no_guide else tuple(list_not_followed(found, own=name)),
         local=tuple(found.local),
         conda=conda,
         conda_channels=tuple(dict.fromkeys(found.conda_channels)),
@@ -250,8 +252,8 @@ def _add_below(installed: InstallFiles | None, lists: tuple[str, ...], found: Re
         found.needs = [replace(each, unisolated_by=unisolated.get(each.path, "")) for each in found.needs]
         if any(need.unisolated_by and need.url for need in found.needs):
             found.generate_lists()  # an address of what is built without isolation is for no installer
-        for folder in installed.folders:
-            _add_folder(folder, installed.origin, found)
+        for folder, origin in installed.folders:
+            _add_folder(folder, origin, found)
         add_guide_packages(installed, found, own=own)
     names = found.files.names(".")
     if installed or lists or found.choice.no_guide or any(map(DEPENDENCY_FILE_NAMES.fullmatch, names)):

@@ -9,14 +9,11 @@ from collections.abc import Iterator, Mapping
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import PackageRequirement
-from devkit.formats.shell import find_package_install
 from devkit.probe.dependencies.conda import FROM_CONDA, convert_conda_version, list_distributions
-from devkit.probe.dependencies.guides import ASIDE, UNSUITED, list_guides, list_steps
-from devkit.probe.dependencies.requirements import PYTHON, RequirementCollector, number_lines
+from devkit.probe.dependencies.guides import UNSUITED, list_followed
+from devkit.probe.dependencies.requirements import PYTHON, RequirementCollector
+from devkit.probe.dependencies.steps import CAPTION, list_guides, read_lines
 
-_HEADING = re.compile(r"(#{1,6}) +(.+)|<h\d>(.+)</h\d>")
-_CAPTION = re.compile(r"[-*\s]*\*\*([^*]+)\*\*:?|([^.|`=]{3,60}):|([^.|`=:]{3,40})")
-"""A line that heads those below it without being a heading: **Requirements**, `Main packages:`."""
 _OF_VERSIONS = re.compile(
     r"(?i)(?!\s*(?:\S+\s+){5}\S)[^\n]*\b(?:requirements?|dependenc(?:y|ies)|prerequisites?|packages?|libraries|versions?|environment"
     r"|install\w*|set-?up|get(?:ting)? started|tested (?:on|with))\b"
@@ -54,36 +51,32 @@ def read_stated(found: RequirementCollector) -> tuple[PackageRequirement, ...]:
 
 
 def _read_commands(path: str, found: RequirementCollector, known: Mapping[str, str]) -> Iterator[PackageRequirement]:
-    for _, place, line, command in list_steps(found.files, path):
-        install = find_package_install(command)
-        for word, tool in ((word, install.tool) for word in install.packages) if install else ():
-            named = re.fullmatch(r"([\w.-]+)(?:\[[^\]]*\])?(={1,2}\d[\w.]*)(?:\+\w+)?", word.value)
+    for step in list_followed(found.files, path):
+        for word in step.packages:
+            named = re.fullmatch(r"([\w.-]+)(?:\[[^\]]*\])?(={1,2}\d[\w.]*)(?:\+\w+)?", word)
             specifier = convert_conda_version(named[2]) if named else ""
-            if named and specifier and (tool != "conda" or named[1] in known):
+            if named and specifier and ((step.install and step.install.tool != "conda") or named[1] in known):
                 name = canonicalize_name(named[1])
-                yield PackageRequirement(known.get(name, name), specifier, place, line)
+                yield PackageRequirement(known.get(name, name), specifier, step.path, step.line)
 
 
 def _read_text(path: str, found: RequirementCollector, known: Mapping[str, str]) -> Iterator[PackageRequirement]:
-    is_code = is_aside = is_named = False
-    depth = 0
-    for line, text in number_lines(found.files.read(path, "guide") or ""):
-        if re.match(r"[ \t]*(?:```|~~~)", text):
-            is_code = not is_code
-        elif (heading := _HEADING.match(text)) and not is_code:
-            words, own = heading[2] or heading[3], len(heading[1] or "##")
-            is_inner = is_named and own > depth
-            is_aside = bool(ASIDE.search(words))
-            is_named = not is_aside and (is_inner or bool(_OF_VERSIONS.match(words)))
-            depth = depth if is_inner else own
-        elif (caption := _CAPTION.fullmatch(text.strip())) and _OF_VERSIONS.match(max(filter(None, caption.groups()))):
-            is_named = not is_aside
-        elif not is_aside and not _COMMAND.search(text) and not UNSUITED.search(text):
-            for each in _STATED.finditer(_ADDRESS.sub(" ", text)):
+    is_named, depth = False, 0
+    for line in read_lines(found.files.read(path, "guide") or ""):
+        if line.depth:
+            is_inner = is_named and line.depth > depth
+            is_named = not line.aside and (is_inner or bool(_OF_VERSIONS.match(line.heading)))
+            depth = depth if is_inner else line.depth
+        elif (caption := CAPTION.fullmatch(line.text.strip())) and _OF_VERSIONS.match(
+            max(filter(None, caption.groups()))
+        ):
+            is_named = not line.aside
+        elif not line.aside and not _COMMAND.search(line.text) and not UNSUITED.search(line.text):
+            for each in _STATED.finditer(_ADDRESS.sub(" ", line.text)):
                 name = canonicalize_name(each["name"])
                 is_pin = each["sign"] in ("==", "===")
                 if is_pin or (is_named and name in known and (each["gap"] or each["sign"])):
-                    yield PackageRequirement(known.get(name, name), _format_specifier(each), path, line)
+                    yield PackageRequirement(known.get(name, name), _format_specifier(each), path, line.number)
 
 
 def _format_specifier(stated: re.Match[str]) -> str:

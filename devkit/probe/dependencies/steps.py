@@ -1,0 +1,402 @@
+"""The shell commands of a project's guides, scripts and Makefile, each with what it means there.
+
+A command has a folder, which `cd` changes, and a reader: one in a section, block or row for another machine, another purpose
+or another way to the same end is known, too, with the reason that it is not followed.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import islice
+
+from devkit.compat.specifiers import canonicalize_name
+from devkit.formats.shell import (
+    REQUIREMENT_FILE_OPTIONS,
+    PackageInstall,
+    ShellCommand,
+    find_package_install,
+    parse_commands,
+)
+from devkit.probe.dependencies.setup_py import SETUP_PY
+from devkit.probe.project.files import ProjectFiles
+
+MAKEFILE = "Makefile"
+MAX_SCRIPT_LINES = 200
+_MAX_DEPTH = 3
+"""Of scripts that run one another."""
+_GUIDE = re.compile(r"(?i)(?:readme|install(?:ation)?|get(?:ting)?[_-]?started)(?:\.(?:md|rst|txt))?")
+_SCRIPT = re.compile(r"(?i)(?:[\w-]*[_-])?(?:setup|install|build|prepare|env)[\w-]*\.sh")
+_FOLDERS = ("", "docs/", "doc/")
+_OWN_NAME = re.compile(r"""\bname\s*=\s*["']([\w.-]+)""")
+
+# The parts of a guide.
+_FENCE = re.compile(r"[ \t>]*(?:```|~~~)[^`]*")
+_HEADING = re.compile(
+    r"(?P<marks>#{1,6})[ \t]+(?P<words>.+)|[ \t]*<(?:h(?P<level>\d)|summary)[^>]{0,99}>(?P<html>[^<]+)</(?:h\d|summary)>"
+)
+CAPTION = re.compile(r"[-*\s]*\*\*([^*]+)\*\*:?|([^.|`=]{3,60}):|([^.|`=:]{3,40})")
+"""A line that heads those below it without being a heading: **Requirements**, `Main packages:`."""
+_BELOW_HEADINGS = 7
+"""The depth of a caption."""
+_TAG = re.compile(r"</?(?:code|pre|kbd|t[dhr]|table|[uo]l|li|p|br|[abi]|em|strong|span|div|details)\b[^<>\n]{0,200}>")
+_WINDOWS_PATH = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
+
+# Those for whom a part is not.
+_PLATFORM = r"windows|mac ?os(?: ?x)?|osx|apple|cpu|tpu|rocm|amd|npu"
+_OURS = re.compile(r"(?i)\b(?:linux|ubuntu|debian|wsl2?|cuda|nvidia|(?<!no )(?<!without )gpus?)\b")
+_ASIDE = re.compile(
+    rf"(?i)\b(?:(?P<platform>{_PLATFORM})|optional\w*|develop\w*|contribut\w+|tests?|testing|docs?|documentation"
+    r"|(?<!without )docker|demo|gradio|faq|troubleshoot\w*|export|deploy\w*)\b"
+)
+"""In headings of sections that not every reader follows."""
+_ASIDE_IN_TEXT = re.compile(
+    rf"(?i)\b(?:(?P<platform>(?:for|on|with) (?:the )?(?:{_PLATFORM})|windows|mac ?os(?: ?x)?|cpu[- ]only)|optional\w*"
+    r"|if you (?:want|need|would|plan|prefer|wish|use|are)|alternativ\w*)\b|^or\b"
+)
+"""In a caption, a comment, or the words of a line beside its command."""
+_AND = re.compile(r"(?i) (?:/|&|and) |, ")
+_STEP = re.compile(r"(?i)(?:step *)?\d")
+_SETUP = re.compile(
+    r"(?i)\b(?:install\w*|set-?up|setting up|environment|requirements|dependencies|get(?:ting)? started|quick ?start)\b"
+)
+"""Headings of steps, which are taken in turn, and of what they are steps of."""
+_MANAGER = r"`?(?:(?:mini|ana)?conda|mamba|pip|pipx|pypi|uv|poetry|pixi|pdm|venv|virtualenv|source|github)`?"
+_WAY = re.compile(
+    r"(?i)\W*(?:option|method|way|approach)\W*(?:\d|[a-d]\b).*"
+    rf"|\W*(?:(?:install\w*|set-?up|setting up)? *(?:using|with|via|from|by|through) (?:the )?)?{_MANAGER}\b"
+    r"\W*(?:install\w*|environment)?\W*(?:\(.*\))?\W*"
+)
+"""Headings of one way among several to the same end."""
+OTHER_MACHINE = re.compile(
+    r"(?i)(?<![a-z])(?:cpu|no_?-?(?:cuda|gpu)|mac(?:os)?|win(?:dows)?|rocm|tpu|amd|docker|test|dev)(?![a-z])"
+)
+"""In names of scripts, targets and lists."""
+
+# What a guide has its reader run.
+_PROGRAM = re.compile(
+    r"pip[\d.]*|python[\d.]*|uv|mim|conda|mamba|micromamba|poetry|pdm|pipenv|pixi|pipx|bash|sh|source|\.|make|cd|git"
+    r"|apt|apt-get|npm|yarn|pnpm|virtualenv|.*\.sh"
+)
+_RUN = re.compile(
+    r"(?:python[\d.]* -m )?(?:pip[\d.]*|uv|mim|conda|mamba|micromamba|poetry|pdm|pipenv|pixi|pipx)(?: \S+){0,3}? "
+    r"(?:install|add|create|sync|env|venv)(?: .*)?|python[\d.]* (?:-u )?setup\.py .*\b(?:install|develop)\b.*"
+    r"|(?:bash|sh|source|\.) \S+\.sh\b.*|\S*/\S+\.sh(?: .*)?|make [\w.-]+(?: .*)?|cd \S+.*|git .*\b(?:clone|checkout) .+"
+    r"|apt(?:-get)? .*\binstall .+|(?:npm|yarn|pnpm) (?:install|ci|i)(?: .*)?|virtualenv .*|python3\.\d+ -m venv .*",
+    re.DOTALL,
+)
+_LONGEST_START = 8
+_OF_SCRIPT = re.compile(r"install|env|sync|\bcd\b|\bgit\b|\.sh\b|setup\.py")
+_CLONED = re.compile(r"(?:https://|git@)[\w.-]+[/:]\S+?/([\w.-]+?)(?:\.git)?/?")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a guide with those that continue it. A heading has a depth; `aside` is why not every reader follows it.
+
+    `way` are the place of the headings that show one way each to the same end, and the line of the one above this line.
+    """
+
+    number: int
+    text: str
+    section: int
+    is_code: bool = False
+    heading: str = ""
+    depth: int = 0
+    aside: str = ""
+    way: tuple[str, int] = ("", 0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that a guide has its reader run in `folder`, which ends with a slash, or is "" for the project's own.
+
+    `aside` is why it is not followed, "" for one that is.
+    """
+
+    section: int
+    path: str
+    line: int
+    command: ShellCommand
+    folder: str = ""
+    aside: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The file and the line."""
+        return f"{self.path}:{self.line}"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What it installs of Python by name, address or folder."""
+        return tuple(word.value for word in self.install.packages) if self.install else ()
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The requirement files that it installs, as it writes them."""
+        is_pip = self.install is not None and self.install.tool in ("pip", "uv")
+        return self.install.option_values(*REQUIREMENT_FILE_OPTIONS) if self.install and is_pip else ()
+
+    @cached_property
+    def install(self) -> PackageInstall | None:
+        """What it installs of Python."""
+        return find_package_install(self.command)
+
+
+def list_guides(files: ProjectFiles) -> Iterator[str]:
+    """List the guides, and after them the scripts that their names say install the project."""
+    paths = [f"{folder}{name}" for folder in _FOLDERS for name in files.names(folder or ".")]
+    yield from (each for each in paths if _GUIDE.fullmatch(each.rpartition("/")[2]))
+    scripts = (*files.names("."), *(f"scripts/{name}" for name in files.names("scripts")))
+    for path in scripts:
+        if _SCRIPT.fullmatch(path.rpartition("/")[2]) and not OTHER_MACHINE.search(path):
+            yield path
+
+
+def list_own_names(files: ProjectFiles, own: str) -> set[str]:
+    """List the names of the project itself, normalized: `own`, that of its folder, and those that setup.py says."""
+    names = (own, files.folder.rpartition("/")[2], *_OWN_NAME.findall(files.read(SETUP_PY, "build") or ""))
+    return {canonicalize_name(name) for name in names if name}
+
+
+def find_aside(words: str, *, in_text: bool = False) -> str:
+    """Find what in a heading, or in other words, says that not every reader follows; "" where this reader does.
+
+    A part for several systems, Linux among them, is for this one.
+    """
+    if not in_text and any(_SETUP.search(each) and not _ASIDE.search(each) for each in _AND.split(words)):
+        return ""  # "Quick start / Demo" is for every reader.
+    is_ours = bool(_OURS.search(words))
+    found = (_ASIDE_IN_TEXT if in_text else _ASIDE).finditer(words)
+    return next((each[0].strip() for each in found if not (each["platform"] and is_ours)), "")
+
+
+@lru_cache(maxsize=8)
+def read_lines(text: str) -> tuple[Line, ...]:
+    """Read the lines of a guide in Markdown or of plain text."""
+    found: list[Line] = []
+    section, outer, is_code, is_used = 0, 6, False, False
+    above = inherited = beside = before = (
+        ""  # why not: the heading, one above it, a caption or a comment, the last words
+    )
+    inherited_depth = 0
+    ways: dict[int, tuple[str, int]] = {}
+    for number, written in _join_lines(text):
+        if _FENCE.fullmatch(written):
+            is_code = not is_code
+            beside = (beside or before) if is_code else ""
+            before = ""
+            continue
+        heading = _HEADING.match(written)
+        comment = written.lstrip().startswith("#") if is_code else False
+        if heading and not is_code:
+            words = (heading["words"] or heading["html"]).strip()
+            depth = len(heading["marks"] or "") or int(heading["level"] or _BELOW_HEADINGS)
+            said = find_aside(words)
+            above = f"{number} says {said}" if said else ""
+            if depth <= inherited_depth or not inherited:
+                whole = bool(said) and depth > 1 and bool(re.fullmatch(rf"(?i){_PLATFORM}|docker", said))
+                inherited, inherited_depth = (above, depth) if whole else ("", 0)
+            if not (depth > outer and _STEP.match(words)):
+                section, outer = section + 1, depth if _SETUP.search(words) else 6
+            ways = _mark_way(ways, depth, words, number)
+            beside = before = ""
+            found.append(Line(number, written, section, heading=words, depth=depth, aside=above or inherited))
+            continue
+        if comment or (is_code and is_used and not written.strip()):
+            said = find_aside(written.strip("# \t")) or find_aside(written.strip("# \t"), in_text=True)
+            beside, is_used = (f"{number} says {said}" if said else ""), False
+        elif is_code:
+            is_used = bool(written.strip())
+        elif written.strip():
+            said = find_aside(written.rpartition(". ")[2].strip("`#|-*:> \t"), in_text=True)
+            caption = CAPTION.fullmatch(written.strip())
+            if caption and (caption[1] or caption[2]):
+                beside = f"{number} says {said}" if said else ""
+                ways = _mark_way(ways, _BELOW_HEADINGS, caption[1] or caption[2], number)
+            before = f"{number} says {said}" if said else ""
+        way = ways[max(ways)] if ways else ("", 0)
+        aside = above or inherited or (beside if is_code else "")
+        found.append(Line(number, written, section, is_code, aside=aside, way=way))
+    return tuple(found)
+
+
+def _mark_way(ways: dict[int, tuple[str, int]], depth: int, words: str, line: int) -> dict[int, tuple[str, int]]:
+    """Return the ways that are open below a heading, each with the place of the first of its kind and its own line."""
+    kept = {each: way for each, way in ways.items() if each < depth}
+    if _WAY.fullmatch(words):
+        kept[depth] = (ways[depth][0] if depth in ways else f"{depth} {line}", line)
+    return kept
+
+
+def _join_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield lines with their numbers; a backslash at the end joins the next one."""
+    lines = enumerate(text.splitlines(), 1)
+    for number, line in lines:
+        parts = [line]
+        while parts[-1].endswith("\\") and (following := next(lines, None)):
+            parts.append(following[1])
+        yield number, "\n".join(parts)
+
+
+def list_steps(files: ProjectFiles, path: str) -> Iterator[Step]:
+    """List what a guide has its reader run, with the commands of the project's scripts and of its Makefile in their place."""
+    return _follow(_read_script(path, files) if path.endswith(".sh") else _read_guide(path, files), files, 0)
+
+
+def _read_guide(path: str, files: ProjectFiles) -> Iterator[Step]:
+    own = list_own_names(files, "")
+    first: dict[str, int] = {}
+    for line, placed in _read_commands(files.read(path, "guide") or ""):
+        ends = [0, *(end for _, end, _ in placed)]
+        for at, (start, end, command) in enumerate(placed):
+            after = line.text[end:] if at + 1 == len(placed) else ""
+            # `x  # or y` is the first of two ways.
+            words = (line.text[ends[at] : start].strip("`#|-*: "), f"#{after}")
+            said = next(filter(None, (find_aside(each, in_text=True) for each in words)), "")
+            aside = line.aside or (f"{line.number} says {said}" if said else "")
+            group, way = line.way
+            if not aside and group and first.get(group, way) != way:
+                aside = f"{first[group]} shows another way"
+            install = find_package_install(command)
+            names = {canonicalize_name(word.value) for word in install.packages} if install else set()
+            if (
+                group
+                and not aside
+                and ((install and not names <= own | TOOLS) or " -r" in line.text or "env" in command.values[:2])
+            ):
+                first.setdefault(group, way)
+            number = line.number + line.text.count("\n", 0, start)
+            yield Step(line.section, path, number, command, aside=f"{path}:{aside}" if aside else "")
+
+
+@lru_cache(maxsize=8)
+def _read_commands(text: str) -> tuple[tuple[Line, tuple[tuple[int, int, ShellCommand], ...]], ...]:
+    """Read the lines of a guide that have commands, each with its commands and their start and end."""
+    lines = (
+        (each, tuple(_find_commands(each.text, is_code=each.is_code))) for each in read_lines(text) if not each.depth
+    )
+    return tuple((line, placed) for line, placed in lines if placed)
+
+
+TOOLS = frozenset(("python", "pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"))
+
+
+def _find_commands(text: str, *, is_code: bool) -> Iterator[tuple[int, int, ShellCommand]]:
+    """Find the commands in a line of code, or in the words and the inline code of another one, with start and end."""
+    whole = _WINDOWS_PATH.sub("/", text if is_code else _TAG.sub(lambda each: ";" + " " * (len(each[0]) - 1), text))
+    whole = re.sub(r"\bmim(?= +install\b)", "pip", whole)  # OpenMMLab's installer hands pip what it installs
+    begin = 0
+    for piece in whole.split("`"):
+        for command in parse_commands(whole, begin, begin + len(piece)):
+            for at, word in enumerate(command.words):
+                value = word.value.lstrip("!%$>")
+                name = value if value.endswith(".sh") else value.rpartition("/")[2] or value
+                begins = (name, *(each.value for each in command.words[at + 1 : at + _LONGEST_START]))
+                if _PROGRAM.fullmatch(name) and _RUN.fullmatch(" ".join(begins)):
+                    words = (replace(word, value=name), *command.words[at + 1 :])
+                    yield word.start, words[-1].end, ShellCommand(words, command.is_forgiven)
+                    break
+        begin += len(piece) + 1
+
+
+def _read_script(path: str, files: ProjectFiles, section: int = 0, folder: str = "", aside: str = "") -> Iterator[Step]:
+    lines = islice(_join_lines(files.read(path, "guide") or ""), 2 * MAX_SCRIPT_LINES)
+    for number, text in lines:
+        if _OF_SCRIPT.search(text):
+            for start, _, command in _find_commands(text, is_code=True):
+                yield Step(section, path, number + text.count("\n", 0, start), command, folder, aside)
+
+
+def _read_recipe(target: str, files: ProjectFiles, step: Step) -> Iterator[Step]:
+    """Read what `make TARGET` runs, with the values of the Makefile's variables."""
+    text = files.read(MAKEFILE, "guide") or ""
+    found = re.search(rf"^{re.escape(target)}[ \t]*:(?!=).*\n((?:\t.*(?:\n|\Z))+)", text, re.MULTILINE)
+    values = dict(re.findall(r"^(\w+)[ \t]*[:?]?=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
+    first = text.count("\n", 0, found.start(1)) if found else 0
+    recipe = re.sub(r"\$[({](\w+)[)}]", lambda each: values.get(each[1], each[0]), found[1]) if found else ""
+    for line, text in _join_lines(recipe):
+        for _, _, command in _find_commands(text.strip("\t @-"), is_code=True):
+            yield Step(step.section, MAKEFILE, first + line, command, aside=step.aside)
+
+
+def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[Step]:
+    """Follow each step into its folder, into the scripts that it runs, and into the clones of other repositories."""
+    section, folder, clones = -1, "", dict[str, str]()
+    for step in steps:
+        if step.section != section:
+            section, folder = step.section, step.folder
+        program, words = step.command.program, step.command.values
+        ran = words[1] if program in ("bash", "sh", "source", ".") and len(words) > 1 else words[0]
+        if program == "cd":
+            folder = _enter(words[1], folder, step, files, clones)
+        elif program == "git":
+            folder = _clone(words, folder, files, clones)
+        elif ran.endswith(".sh"):
+            near = (files.within(ran, beside=each) for each in (folder, step.path))
+            script = next((each for each in near if each and files.has(each)), "")
+            if script and depth < _MAX_DEPTH and not OTHER_MACHINE.search(script):
+                yield from _follow(_read_script(script, files, section, folder, step.aside), files, depth + 1)
+            elif _SCRIPT.fullmatch(ran.rpartition("/")[2]):
+                why = (
+                    "its name says that it is for another machine or purpose"
+                    if script
+                    else "the project has no such file"
+                )
+                yield replace(step, folder=folder, aside=step.aside or why)
+        elif program == "make":
+            if not OTHER_MACHINE.search(words[1]):
+                yield from _follow(_read_recipe(words[1], files, step), files, depth + 1)
+        else:
+            yield _place(step, folder, clones)
+
+
+def _enter(place: str, folder: str, step: Step, files: ProjectFiles, clones: dict[str, str]) -> str:
+    """Return the folder that `cd` leads to. What is not there is the clone of the project, which its reader enters first."""
+    name = place.removeprefix("./").rstrip("/")
+    if place.startswith("$"):
+        return f"{step.path.rpartition('/')[0]}/".removeprefix("/") if step.path.endswith(".sh") else folder
+    if "://" in folder:
+        return "" if name.startswith("..") else folder
+    if name in clones:
+        return clones[name]
+    inner = files.within(place, beside=folder) or "."
+    return f"{inner}/".removeprefix("./") if files.names(inner) else folder
+
+
+def _clone(words: tuple[str, ...], folder: str, files: ProjectFiles, clones: dict[str, str]) -> str:
+    """Remember the clone of another repository by the name of its folder; return the folder, at what is checked out."""
+    if "checkout" in words and "://" in folder and not words[-1].startswith("-"):
+        return f"{folder.partition('@')[0]}@{words[-1]}"
+    named = next(((at, found) for at, word in enumerate(words) if (found := _CLONED.fullmatch(word))), None)
+    if named and canonicalize_name(named[1][1]) not in list_own_names(files, ""):
+        at, found = named
+        address = found[0].replace(":", "/").replace("git@", "https://") if found[0].startswith("git@") else found[0]
+        place = words[at + 1] if words[at + 1 :] and not words[at + 1].startswith("-") else found[1]
+        clones[place.removeprefix("./").rstrip("/")] = f"git+{address}"
+    return folder
+
+
+def _place(step: Step, folder: str, clones: dict[str, str]) -> Step:
+    """Return the step in its folder: what it installs of a clone is the clone's address, and `setup.py` is a `pip install`."""
+    words = step.command.words
+    if "setup.py" in step.command.values:
+        words = tuple(replace(words[0], value=value) for value in ("pip", "install", "."))
+    install = find_package_install(ShellCommand(words))
+    options = [value for option, value in install.options if value] if install else []
+    if install and install.tool in ("pip", "uv"):
+        for word in install.packages:
+            head, _, rest = word.value.removeprefix("./").rstrip("/").partition("/")
+            inner = f"#subdirectory={rest}" if rest else ""
+            if "://" in folder and re.fullmatch(r"\./?(?:\[.*\])?", word.value):
+                words = tuple(replace(word, value=folder) if each is word else each for each in words)
+            elif "://" not in folder and head in clones:
+                words = tuple(replace(word, value=clones[head] + inner) if each is word else each for each in words)
+    is_elsewhere = "://" in folder and any(each.value.endswith((".txt", ".in", ".yml", ".yaml")) for each in options)
+    aside = step.aside or ("it is a file of another repository" if is_elsewhere else "")
+    return replace(
+        step,
+        command=ShellCommand(words, step.command.is_forgiven),
+        folder="" if "://" in folder else folder,
+        aside=aside,
+    )
