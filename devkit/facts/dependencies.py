@@ -254,7 +254,8 @@ class LocalBuild:
     `path` is its folder, "." for the project itself, `name` its normalized name, "" where none is read. `origin` is the
     file and line that show that its build imports torch, "" where it does not. `has_cuda` says whether it names a CUDA
     extension, `cxx` which C++ it sets itself, 0 for torch's own. `requires` are its build requirements without torch,
-    `needs` the programs and libraries that its build files name.
+    `needs` the programs and libraries that its build files name. `maps_nothing` is True where setuptools finds no package
+    in it, because no folder has an `__init__.py`, so that an editable install makes nothing importable.
     """
 
     path: str
@@ -264,6 +265,7 @@ class LocalBuild:
     requires: tuple[str, ...]
     cxx: int = 0
     needs: tuple[BuildNeed, ...] = ()
+    maps_nothing: bool = False
 
     @property
     def needs_torch(self) -> bool:

@@ -311,3 +311,17 @@ def test_the_extras_of_the_project_may_be_named_in_its_list(tmp_path):
 @pytest.mark.parametrize(("attributes", "uses"), [("*.bin filter=lfs diff=lfs\n", True), ("* text=auto\n", False)])
 def test_git_lfs_shows_in_the_attributes(tmp_path, attributes, uses):
     assert read(tmp_path, {".gitattributes": attributes, "requirements.txt": "rich\n"}).uses_lfs is uses
+
+
+@pytest.mark.parametrize(
+    ("files", "maps_nothing"),
+    [
+        ({"own/nets.py": ""}, True),
+        ({"own/__init__.py": ""}, False),
+        ({"src/own/__init__.py": ""}, False),
+        ({"setup.py": "setup(name='own', packages=find_namespace_packages())\n", "own/nets.py": ""}, False),
+    ],
+)
+def test_a_package_in_which_setuptools_finds_no_folder_maps_nothing(tmp_path, files, maps_nothing):
+    (found,) = find(tmp_path, **{"setup.py": "setup(name='own', packages=find_packages())\n", **files})
+    assert found.maps_nothing is maps_nothing

@@ -23,6 +23,8 @@ _TORCH = re.compile(r"^[ \t]*(?:import torch\b|from torch(?:\.[\w.]+)? import\b)
 _CXX = re.compile(r"-std=c\+\+(\d+)")
 _NAME = re.compile(r"""\bname\s*=\s*["']([A-Za-z0-9][\w.-]*)["']""")
 _NAMED_ABOVE = re.compile(r"""^(?:PACKAGE_)?NAME\s*=\s*["']([A-Za-z0-9][\w.-]*)["']""", re.MULTILINE)
+_FINDS = re.compile(r"\bfind_packages\((?![^)]*\S)")
+"""A search from the folder of setup.py on, which finds no package without an `__init__.py`."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
@@ -45,7 +47,11 @@ def find_local_builds(files: ProjectFiles, folders: Iterable[str]) -> tuple[Loca
             build = LocalBuild(
                 path, canonicalize_name(path.rpartition("/")[2]), GIT_MODULES, has_cuda=False, requires=()
             )
-        if build is not None and (path == "." or build.needs_torch or build.needs) and len(found) < MAX_FOLDERS:
+        if (
+            build is not None
+            and (path == "." or build.needs_torch or build.needs or build.maps_nothing)
+            and len(found) < MAX_FOLDERS
+        ):
             found.append(build)
     return tuple(found)
 
@@ -100,4 +106,11 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
         requires=tuple(each for each, name in required.items() if name != "torch"),  # the plan brings torch
         cxx=min(map(int, _CXX.findall(setup)), default=0),
         needs=tuple(replace(each, origin=f"{prefix}{each.origin}") for each in found.needs if each.kind != MODULE),
+        maps_nothing=bool(_FINDS.search(setup)) and not _has_packages(files, prefix),
     )
+
+
+def _has_packages(files: ProjectFiles, prefix: str) -> bool:
+    """Return whether a folder directly below, or below src, has an `__init__.py`."""
+    folders = [*_list_folders(files, prefix), *_list_folders(files, f"{prefix}src/")]
+    return any("__init__.py" in files.names(each) for each in folders)

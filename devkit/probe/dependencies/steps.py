@@ -22,7 +22,7 @@ from devkit.probe.dependencies.setup_py import SETUP_PY
 from devkit.probe.project.files import ProjectFiles
 
 MAKEFILE = "Makefile"
-MAX_SCRIPT_LINES = 200
+MAX_SCRIPT_COMMANDS = 200
 _MAX_DEPTH = 3
 """Of scripts that run one another."""
 _GUIDE = re.compile(r"(?i)(?:readme|install(?:ation)?|get(?:ting)?[_-]?started)(?:\.(?:md|rst|txt))?")
@@ -300,12 +300,18 @@ def _find_commands(text: str, *, is_code: bool) -> Iterator[tuple[int, int, Shel
         begin += len(piece) + 1
 
 
-def _read_script(path: str, files: ProjectFiles, section: int = 0, folder: str = "", aside: str = "") -> Iterator[Step]:
-    lines = islice(_join_lines(files.read(path, "guide") or ""), 2 * MAX_SCRIPT_LINES)
-    for number, text in lines:
-        if _OF_SCRIPT.search(text):
-            for start, _, command in _find_commands(text, is_code=True):
-                yield Step(section, path, number + text.count("\n", 0, start), command, folder, aside)
+def read_commands(text: str) -> Iterator[tuple[int, ShellCommand]]:
+    """Read the commands of a shell text, or of one that has shell in it, each with its line."""
+    for number, line in _join_lines(text):
+        if _OF_SCRIPT.search(line):
+            for start, _, command in _find_commands(line, is_code=True):
+                yield number + line.count("\n", 0, start), command
+
+
+def _read_script(path: str, files: ProjectFiles, caller: Step | None = None, folder: str = "") -> Iterator[Step]:
+    section, aside = (caller.section, caller.aside) if caller else (0, "")
+    for line, command in islice(read_commands(files.read(path, "guide") or ""), MAX_SCRIPT_COMMANDS):
+        yield Step(section, path, line, command, folder, aside)
 
 
 def _read_recipe(target: str, files: ProjectFiles, step: Step) -> Iterator[Step]:
@@ -315,9 +321,8 @@ def _read_recipe(target: str, files: ProjectFiles, step: Step) -> Iterator[Step]
     values = dict(re.findall(r"^(\w+)[ \t]*[:?]?=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
     first = text.count("\n", 0, found.start(1)) if found else 0
     recipe = re.sub(r"\$[({](\w+)[)}]", lambda each: values.get(each[1], each[0]), found[1]) if found else ""
-    for line, text in _join_lines(recipe):
-        for _, _, command in _find_commands(text.strip("\t @-"), is_code=True):
-            yield Step(step.section, MAKEFILE, first + line, command, aside=step.aside)
+    for line, command in read_commands(re.sub(r"(?m)^\t[ @-]*", "", recipe)):
+        yield Step(step.section, MAKEFILE, first + line, command, aside=step.aside)
 
 
 def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[Step]:
@@ -336,7 +341,7 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
             near = (files.within(ran, beside=each) for each in (folder, step.path))
             script = next((each for each in near if each and files.has(each)), "")
             if script and depth < _MAX_DEPTH and not OTHER_MACHINE.search(script):
-                yield from _follow(_read_script(script, files, section, folder, step.aside), files, depth + 1)
+                yield from _follow(_read_script(script, files, step, folder), files, depth + 1)
             elif _SCRIPT.fullmatch(ran.rpartition("/")[2]):
                 why = (
                     "its name says that it is for another machine or purpose"

@@ -113,8 +113,12 @@ def _build_project_install(settings: ContainerSettings, compiled: Iterable[Compi
         if own:
             steps += [f"export {' '.join(list_build_variables(own))}"]
             steps += [_install([each.path for each in own], found, "--no-build-isolation ")]
-        if ordinary := [place for place in places if place not in planned]:
-            steps.append(_install(ordinary, found))
+        ordinary = [place for place in places if place not in planned]
+        whole = {each.path for each in found.builds if each.maps_nothing}
+        for options, is_whole in (("", False), ("--config-settings editable_mode=compat ", True)):
+            # Of a folder in which setuptools finds no package, the folder itself is importable, as `setup.py develop` had it.
+            if group := [place for place in ordinary if (place in whole) is is_whole]:
+                steps.append(_install(group, found, options))
     return "; ".join(steps)
 
 
