@@ -23,7 +23,7 @@ _TORCH = re.compile(r"^[ \t]*(?:import torch\b|from torch(?:\.[\w.]+)? import\b)
 _CXX = re.compile(r"-std=c\+\+(\d+)")
 _NAME = re.compile(r"""\bname\s*=\s*["']([A-Za-z0-9][\w.-]*)["']""")
 _NAMED_ABOVE = re.compile(r"""^(?:PACKAGE_)?NAME\s*=\s*["']([A-Za-z0-9][\w.-]*)["']""", re.MULTILINE)
-_FINDS = re.compile(r"\bfind_packages\((?![^)]*\S)")
+_FINDS = re.compile(r"\bfind_packages\(\s*(?:exclude|\))")
 """A search from the folder of setup.py on, which finds no package without an `__init__.py`."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*")
 
