@@ -502,3 +502,128 @@ def test_a_script_whose_name_says_that_it_installs_is_a_guide(tmp_path):
 def test_mim_installs_what_pip_does(tmp_path):
     found = read(tmp_path, {"README.md": "pip install -U openmim\nmim install 'mmcv-full==1.6.0'\n", "run.py": ""})
     assert asked(found) == {"README.md:1": "openmim", "README.md:2": "mmcv-full==1.6.0"}
+
+
+# What each command means by its folder, its platform, its place among others, and its clone.
+
+TWO = {
+    "a/setup.py": KOOPMAN,
+    "b-c/setup.py": "from setuptools import setup\nsetup(name='b')\n",
+    "requirements.txt": "numpy\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("guide", "needs", "local", "skipped"),
+    [
+        pytest.param(
+            "pip install -r requirements.txt\npip install ./a ./b_c", "numpy mamba-ssm", "a b-c", {}, id="folders"
+        ),
+        pytest.param(
+            "pip install -r requirements.txt\ncd a\npython setup.py develop", "numpy mamba-ssm", "a", {}, id="setup.py"
+        ),
+        pytest.param(
+            "cd D:\\me\\us\n.\\env\\pip install -r .\\requirements.txt -e .\\a",
+            "numpy mamba-ssm",
+            "a",
+            {},
+            id="Windows",
+        ),
+        pytest.param(
+            "- macOS: `pip install x`\n- Linux/macOS: `pip install timm`", "timm", "", {1: "1 says macOS"}, id="systems"
+        ),
+        pytest.param(
+            "| macOS | `pip install x` |\n| Linux | `pip install timm` |", "timm", "", {1: "1 says macOS"}, id="rows"
+        ),
+        pytest.param(
+            "## Windows\n### Steps\npip install x\n## Linux\npip install timm",
+            "timm",
+            "",
+            {3: "1 says Windows"},
+            id="inherited",
+        ),
+        pytest.param(
+            "### Conda\npip install timm\n### pip (recommended)\npip install x",
+            "timm",
+            "",
+            {4: "1 shows another way"},
+            id="ways",
+        ),
+        pytest.param(
+            "**Option 1**\n`pip install timm`\n**Option 2**\n`pip install x`",
+            "timm",
+            "",
+            {4: "1 shows another way"},
+            id="options",
+        ),
+        pytest.param(
+            "```\npip install timm # or x\n# or\npip install x\n\npip install peft\n```",
+            "timm peft",
+            "",
+            {4: "3 says or"},
+            id="or",
+        ),
+        pytest.param(
+            "If you want demos:\n```\npip install x\n```\nThen:\n```\npip install timm\n```",
+            "timm",
+            "",
+            {3: "1 says If you want"},
+            id="wishes",
+        ),
+        pytest.param(
+            "pip install timm\ngit clone https://h.example/o/x.git\ncd x && pip install -r r.txt .\ncd ..\npip install peft",
+            "timm peft",
+            "",
+            {3: "it is a file of another repository"},
+            id="a clone",
+        ),
+        pytest.param(
+            "### Conda\nconda create -n e python=3.10\n### pip\npip install timm",
+            "timm",
+            "",
+            {},
+            id="one way needs the other",
+        ),
+        pytest.param(
+            "pip install timm -f https://h.example/torch-1.7",
+            "timm",
+            "",
+            {1: "the plan chooses the places of packages"},
+            id="links",
+        ),
+        pytest.param("bash more.sh\npip install timm", "timm", "", {}, id="a script that is no installer"),
+        pytest.param(
+            "bash tools/setup.sh\npip install timm",
+            "timm",
+            "",
+            {1: "the project has no such file"},
+            id="no such script",
+        ),
+    ],
+)
+def test_a_command_means_what_its_place_says(tmp_path, guide, needs, local, skipped):
+    lists = TWO if local else {}
+    found = read(tmp_path, lists | {"README.md": f"{guide}\n", "run.py": ""})
+    assert [need.name for need in found.needs] == needs.split()
+    assert [each.place for each in found.local] == local.split()
+    reasons = {each.line: each.because.removeprefix("README.md:") for each in found.not_followed}
+    assert reasons == skipped
+    shown = "".join(line for line in list_choices(found) if line.startswith("not followed: README.md:"))
+    assert all(f"because {each.because}" in shown for each in found.not_followed)
+
+
+def test_scripts_run_one_another_and_install_clones_by_their_address(tmp_path):
+    inner = 'cd $(dirname "$0")\ngit clone git@h.example:o/own-ops.git\npip install -e ./own-ops timm\napt-get install -y sox\n'
+    files = {"sub/all.sh": "bash parts/install_ops.sh\n", "sub/parts/install_ops.sh": inner, "run.py": ""}
+    found = read(tmp_path, files | {"README.md": "# Install\nbash sub/all.sh\n"})
+    assert [(need.name, need.origin) for need in found.needs] == [("timm", "sub/parts/install_ops.sh:3")]
+    assert [(each.what, each.line) for each in found.left_out] == [("git+https://h.example/o/own-ops.git", 3)]
+    assert [(each.name, each.path) for each in found.system] == [("sox", "sub/parts/install_ops.sh")]
+
+
+def test_a_submodule_that_the_guide_installs_counts_before_it_is_fetched(tmp_path):
+    modules = '[submodule "x"]\n\tpath = sub/x\n\turl = https://h.example/x\n'
+    (tmp_path / "sub/x").mkdir(parents=True)
+    guide = "pip install -r requirements.txt\npip install -e sub/x\n"
+    found = read(tmp_path, {".gitmodules": modules, "requirements.txt": "numpy\n", "README.md": guide})
+    assert [(each.place, each.line) for each in found.local] == [("sub/x", 2)]

@@ -12,7 +12,13 @@ from itertools import groupby
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import NOTHING_CHOSEN, ExcludedPackage, PackageRequirement, RequirementRole
+from devkit.facts.dependencies import (
+    NOTHING_CHOSEN,
+    TORCH_WHEELS,
+    ExcludedPackage,
+    PackageRequirement,
+    RequirementRole,
+)
 from devkit.facts.values import MAX_SHOWN_CHARACTERS
 from devkit.formats.shell import PackageInstall
 from devkit.probe.dependencies.conda import ENVIRONMENTS, read_conda_spec
@@ -240,23 +246,36 @@ def _find_named_files(step: Step, files: ProjectFiles) -> tuple[str, tuple[str, 
 def _find_near(path: str, files: ProjectFiles) -> str:
     """Find a file that a guide names, or the one whose name its author misspelled; "" for neither."""
     folder, slash, name = path.rpartition("/")
-    near = [name] if files.has(path) else get_close_matches(name, files.names(folder or "."), 1, cutoff=0.9)
+    names = files.names(folder or ".")
+    same = [each for each in names if canonicalize_name(each) == canonicalize_name(name)]
+    near = [name] if files.has(path) else same or get_close_matches(name, names, 1, cutoff=0.9)
     return f"{folder}{slash}{near[0]}" if near else ""
 
 
-def list_not_followed(found: RequirementCollector, *, own: str) -> Iterator[ExcludedPackage]:
-    """List the installing steps of the guides that are not followed, each with its reason and line, but for those of `found`."""
+def list_not_followed(found: RequirementCollector, *, own: str, origin: str) -> Iterator[ExcludedPackage]:
+    """List the steps of the guides that install something besides `found` and are not followed, each with its reason.
+
+    `origin` is the step that chose the section that is followed, "" where the project's own files count. Packages that only
+    a guide names are known otherwise.
+    """
     known = {*list_own_names(found.files, own), *TOOLS, *(need.name for need in found.needs)}
-    known |= {name for _, name, _ in found.conda}
-    for path in list_guides(found.files):
-        for step in list_steps(found.files, path):
-            named = (_VCS.fullmatch(each) or _NAMED.fullmatch(name_as_on_index(each)) for each in step.packages)
-            names = {canonicalize_name(each[1]) for each in named if each}
-            lists = {each for each in _find_named_files(step, found.files)[1] if each not in found.paths}
-            if step.aside and (names - known or lists or not step.install):
-                yield ExcludedPackage(
-                    " ".join(step.command.values)[:MAX_SHOWN_CHARACTERS], step.path, step.line, step.aside
-                )
+    known |= {name for _, name, _ in found.conda} | {canonicalize_name(each.place) for each in found.local}
+    said = {(each.path, each.line) for each in found.left_out}
+    for step in (each for path in list_guides(found.files) for each in list_steps(found.files, path)):
+        install, because = step.install, step.aside
+        named = (_VCS.fullmatch(each) or (because and _NAMED.fullmatch(each)) for each in step.packages)
+        wanted = {canonicalize_name(each[1]) for each in named if each}
+        wanted |= {canonicalize_name(each) for each in _find_package_folders(step, found.files)}
+        lists = {*_find_named_files(step, found.files)[1]} - {*found.paths} if because else set()
+        places = install.option_values("-f", "--find-links", "--extra-index-url") if install else ()
+        if not because and any("://" in each and TORCH_WHEELS not in each for each in places):
+            because, wanted = "the plan chooses the places of packages", {*places}
+        if (wanted - known or lists or (because and not install)) and (step.path, step.line) not in said:
+            because = because or (
+                f"{origin} begins what is followed" if origin else "the project's files say what it needs"
+            )
+            yield ExcludedPackage(" ".join(step.command.values)[:MAX_SHOWN_CHARACTERS], step.path, step.line, because)
+            known |= wanted
 
 
 def add_guide_packages(installed: InstallFiles, found: RequirementCollector, *, own: str) -> None:

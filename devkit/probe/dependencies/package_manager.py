@@ -184,7 +184,9 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         indexes=tuple(found.indexes),
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
-        not_followed=() if choice.no_guide else tuple(list_not_followed(found, own=name)),
+        not_followed=()
+        if choice.no_guide
+        else tuple(list_not_followed(found, own=name, origin=installed.origin if installed else "")),
         local=tuple(found.local),
         conda=conda,
         conda_channels=tuple(dict.fromkeys(found.conda_channels)),
@@ -271,7 +273,8 @@ def _add_folder(folder: str, origin: str, found: RequirementCollector) -> None:
     files = ProjectFiles(found.files.host, found.files.absolute(folder))
     inner = read_with_package_manager(files, replace(NOTHING_CHOSEN, no_guide=True))
     path, _, line = origin.partition(":")
-    if inner.builds_itself:
+    # A git submodule that is not fetched is an empty folder.
+    if inner.builds_itself or not files.names("."):
         found.local.append(LocalPackage(folder, path, int(line or 1)))
     found.paths += [f"{folder}/{each}" for each in inner.files]
     found.is_computed |= inner.is_computed

@@ -259,7 +259,11 @@ def _read_guide(path: str, files: ProjectFiles) -> Iterator[Step]:
             if not aside and group and first.get(group, way) != way:
                 aside = f"{first[group]} shows another way"
             install = find_package_install(command)
-            names = {canonicalize_name(word.value) for word in install.packages} if install else set()
+            names = (
+                {canonicalize_name(re.split(r"[=<>!~\[]", word.value)[0]) for word in install.packages}
+                if install
+                else set()
+            )
             if (
                 group
                 and not aside
