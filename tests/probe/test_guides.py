@@ -591,6 +591,13 @@ TWO = {
             {1: "the plan chooses the places of packages"},
             id="links",
         ),
+        pytest.param(
+            "conda env create -f e.yml\npip install timm",
+            "timm",
+            "",
+            {1: "the project has no e.yml"},
+            id="no such file",
+        ),
         pytest.param("bash more.sh\npip install timm", "timm", "", {}, id="a script that is no installer"),
         pytest.param(
             "bash tools/setup.sh\npip install timm",
@@ -612,6 +619,15 @@ def test_a_command_means_what_its_place_says(tmp_path, guide, needs, local, skip
     assert all(f"because {each.because}" in shown for each in found.not_followed)
 
 
+def test_the_name_of_the_clone_before_a_path_is_the_project(tmp_path):
+    (folder := tmp_path / "our-nets").mkdir()
+    guide = "git clone https://h.example/o/our_nets.git\ncd our_nets/back\npip install -r requirements.txt\n"
+    found = read(folder, {"README.md": guide, "back/requirements.txt": "numpy\n", "list.txt": "timm\n"})
+    assert [need.origin for need in found.needs] == ["back/requirements.txt:1"]
+    found = read(folder, {"README.md": "pip install -r our-nets/list.txt\n"})
+    assert [need.origin for need in found.needs] == ["list.txt:1"]
+
+
 def test_scripts_run_one_another_and_install_clones_by_their_address(tmp_path):
     inner = 'cd $(dirname "$0")\ngit clone git@h.example:o/own-ops.git\npip install -e ./own-ops timm\napt-get install -y sox\n'
     files = {"sub/all.sh": "bash parts/install_ops.sh\n", "sub/parts/install_ops.sh": inner, "run.py": ""}
@@ -627,3 +643,10 @@ def test_a_submodule_that_the_guide_installs_counts_before_it_is_fetched(tmp_pat
     guide = "pip install -r requirements.txt\npip install -e sub/x\n"
     found = read(tmp_path, {".gitmodules": modules, "requirements.txt": "numpy\n", "README.md": guide})
     assert [(each.place, each.line) for each in found.local] == [("sub/x", 2)]
+
+
+def test_a_package_by_its_repository_s_name_is_that_of_the_address(tmp_path):
+    files = {"requirements.txt": "SAM-2 @ git+https://h.example/o/sam2.git@abc\nnumpy\n"}
+    setup = "from setuptools import setup\nsetup(name='own', install_requires=['sam2>=0.4', 'sam2-more'])\n"
+    found = read(tmp_path, files | {"setup.py": setup})
+    assert [need.name for need in found.needs] == ["sam-2", "numpy", "sam2-more"]

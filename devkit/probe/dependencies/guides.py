@@ -41,6 +41,7 @@ from devkit.probe.dependencies.steps import (
     list_guides,
     list_own_names,
     list_steps,
+    locate,
     read_lines,
 )
 from devkit.probe.project.files import DEPENDENCY_FILE_NAMES, ProjectFiles
@@ -154,7 +155,7 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
             named_first = ""
             folders: dict[str, str] = {}
             for step in (steps := list(group)):
-                conda, lists = _find_named_files(step, files)
+                conda, lists, _ = _find_named_files(step, files)
                 if (step.path == path and _leaves_open(step)) or (found is None and step.command.values[:2] in _SYNCS):
                     return None
                 inner = [*_find_package_folders(step, files)]
@@ -231,20 +232,26 @@ def _find_own_folder(address: str, files: ProjectFiles) -> str:
     return files.within(inner.partition("&")[0]) or "" if is_own and inner else ""
 
 
-def _find_named_files(step: Step, files: ProjectFiles) -> tuple[str, tuple[str, ...]]:
-    """Find the environment of conda and the requirement files that a step installs from, if they exist."""
-    words = step.command.values
-    if words[1:2] == ("env",) and step.command.program.endswith(("conda", "mamba")):
-        named = re.search(r"(?:-f|--file)[ =](\S+)", " ".join(words))
-        names = [named[1]] if named else ENVIRONMENTS
-        places = (files.within(name, beside=step.folder) for name in names)
-        return next((each for each in places if each and files.has(each)), ""), ()
-    paths = (files.within(each, beside=step.folder) for each in step.lists if "://" not in each)
-    return "", tuple(near for each in paths if each and (near := _find_near(each, files)))
+def _find_named_files(step: Step, files: ProjectFiles) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Find the environment of conda and the requirement files that a step installs from, and what of them does not exist."""
+    is_conda = step.command.values[1:2] == ("env",) and step.command.program.endswith(("conda", "mamba"))
+    named = re.search(r"(?:-f|--file)[ =](\S+)", " ".join(step.command.values)) if is_conda else None
+    names = [each for each in (named.groups() if named else step.lists) if not re.search(r"://|[<{$]", each)]
+    near = {each: _find_near(files.within(each, beside=step.folder) or "", files) for each in names}
+    if is_conda and not named:
+        near = {
+            each: each
+            for each in (files.within(name, beside=step.folder) for name in ENVIRONMENTS)
+            if each and files.has(each)
+        }
+    exist = tuple(filter(None, near.values()))
+    missing = tuple(each for each, place in near.items() if not place)
+    return (next(iter(exist), ""), (), missing) if is_conda else ("", exist, missing)
 
 
 def _find_near(path: str, files: ProjectFiles) -> str:
     """Find a file that a guide names, or the one whose name its author misspelled; "" for neither."""
+    path = locate(path, files)
     folder, slash, name = path.rpartition("/")
     names = files.names(folder or ".")
     same = [each for each in names if canonicalize_name(each) == canonicalize_name(name)]
@@ -258,22 +265,25 @@ def list_not_followed(found: RequirementCollector, *, own: str, origin: str) -> 
     `origin` is the step that chose the section that is followed, "" where the project's own files count. Packages that only
     a guide names are known otherwise.
     """
-    known = {*list_own_names(found.files, own), *TOOLS, *(need.name for need in found.needs)}
-    known |= {name for _, name, _ in found.conda} | {canonicalize_name(each.place) for each in found.local}
+    known = {*list_own_names(found.files, own), *TOOLS, *(need.name for need in found.needs), *found.paths}
+    known |= {name for _, name, _ in found.conda} | {each.place for each in found.local}
     said = {(each.path, each.line) for each in found.left_out}
     for step in (each for path in list_guides(found.files) for each in list_steps(found.files, path)):
         install, because = step.install, step.aside
+        _, lists, missing = _find_named_files(step, found.files)
         named = (_VCS.fullmatch(each) or (because and _NAMED.fullmatch(each)) for each in step.packages)
-        wanted = {canonicalize_name(each[1]) for each in named if each}
-        wanted |= {canonicalize_name(each) for each in _find_package_folders(step, found.files)}
-        lists = {*_find_named_files(step, found.files)[1]} - {*found.paths} if because else set()
+        wanted = {canonicalize_name(each[1]) for each in named if each} | {*_find_package_folders(step, found.files)}
+        wanted |= {*lists} if because else set()
         places = install.option_values("-f", "--find-links", "--extra-index-url") if install else ()
-        if not because and any("://" in each and TORCH_WHEELS not in each for each in places):
-            because, wanted = "the plan chooses the places of packages", {*places}
-        if (wanted - known or lists or (because and not install)) and (step.path, step.line) not in said:
-            because = because or (
-                f"{origin} begins what is followed" if origin else "the project's files say what it needs"
-            )
+        if missing:
+            because = because or f"the project has no {missing[0]}"
+        elif wanted - known and not because:
+            because = f"{origin} begins what is followed" if origin else "the project's files say what it needs"
+        elif not because and any("://" in each and TORCH_WHEELS not in each for each in places):
+            because = "the plan chooses the places of packages"
+        elif install and not wanted - known:
+            because = ""
+        if because and (step.path, step.line) not in said:
             yield ExcludedPackage(" ".join(step.command.values)[:MAX_SHOWN_CHARACTERS], step.path, step.line, because)
             known |= wanted
 

@@ -69,6 +69,7 @@ from devkit.probe.dependencies.requirement_lists import (
     is_for_all,
 )
 from devkit.probe.dependencies.requirements import (
+    VCS,
     RequirementCollector,
     number_lines,
 )
@@ -123,6 +124,10 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         tool = tool if tool is PackageManager.CONDA else PackageManager.PIP
     if not lock:
         _take_own_packages(found)
+        # Two files may call one package by its name and by its repository's: `SAM-2 @ git+…/sam2.git` is sam2, too.
+        sources = {need.name: VCS.match(need.url) for need in found.needs if need.url}
+        twice = {canonicalize_name(each[1]) for each in sources.values() if each} - sources.keys()
+        found.needs = [need for need in found.needs if need.name not in twice]
     found.role = RequirementRole.GENERATED
     says_nothing = not (main or lock or found.needs or found.conda or found.local or found.unread or found.is_computed)
     if says_nothing and (guide := read_guides(found, own=name)):

@@ -66,7 +66,7 @@ _PER_REQUIREMENT = re.compile(r"(?<!\s)\s+--(?:hash|global-option|config-setting
 _NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
 WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-(\d[\w.!]*)[^/\\]*\.whl(?:[#?].*)?$")
 """The name and the public version in the file name or the address of a wheel."""
-_VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?/?(?:@[^#]*)?(?:#.*)?$")
+VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?/?(?:@[^#]*)?(?:#.*)?$")
 _LOCAL_EXTRAS = re.compile(r"\[([^\]]*)\]")
 _SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links"}
 INDEX_OPTIONS = {
@@ -379,7 +379,7 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
     else:
         address, separator, marker = line.partition("; ")
         address = address.strip()
-        named = _NAMED_URL.search(address) or _VCS.match(strip_login(address)) or WHEEL.search(address)
+        named = _NAMED_URL.search(address) or VCS.match(strip_login(address)) or WHEEL.search(address)
         if named is None:
             found.add_unreadable(path, number, "an address that does not show which package it is")
         else:

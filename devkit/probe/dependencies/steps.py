@@ -159,6 +159,12 @@ def list_own_names(files: ProjectFiles, own: str) -> set[str]:
     return {canonicalize_name(name) for name in names if name}
 
 
+def locate(path: str, files: ProjectFiles) -> str:
+    """Return a path without the name of the project's clone, which a reader beside the clone puts before it."""
+    head, _, inner = path.partition("/")
+    return inner if inner and not files.has(path) and canonicalize_name(head) in list_own_names(files, "") else path
+
+
 def find_aside(words: str, *, in_text: bool = False) -> str:
     """Find what in a heading, or in other words, says that not every reader follows; "" where this reader does.
 
@@ -239,15 +245,17 @@ def _join_lines(text: str) -> Iterator[tuple[int, str]]:
         yield number, "\n".join(parts)
 
 
-def list_steps(files: ProjectFiles, path: str) -> Iterator[Step]:
+@lru_cache(maxsize=32)
+def list_steps(files: ProjectFiles, path: str) -> tuple[Step, ...]:
     """List what a guide has its reader run, with the commands of the project's scripts and of its Makefile in their place."""
-    return _follow(_read_script(path, files) if path.endswith(".sh") else _read_guide(path, files), files, 0)
+    return tuple(_follow(_read_script(path, files) if path.endswith(".sh") else _read_guide(path, files), files, 0))
 
 
 def _read_guide(path: str, files: ProjectFiles) -> Iterator[Step]:
     own = list_own_names(files, "")
     first: dict[str, int] = {}
-    for line, placed in _read_commands(files.read(path, "guide") or ""):
+    for line in (each for each in read_lines(files.read(path, "guide") or "") if not each.depth):
+        placed = [*_find_commands(line.text, is_code=line.is_code)]
         ends = [0, *(end for _, end, _ in placed)]
         for at, (start, end, command) in enumerate(placed):
             after = line.text[end:] if at + 1 == len(placed) else ""
@@ -272,15 +280,6 @@ def _read_guide(path: str, files: ProjectFiles) -> Iterator[Step]:
                 first.setdefault(group, way)
             number = line.number + line.text.count("\n", 0, start)
             yield Step(line.section, path, number, command, aside=f"{path}:{aside}" if aside else "")
-
-
-@lru_cache(maxsize=8)
-def _read_commands(text: str) -> tuple[tuple[Line, tuple[tuple[int, int, ShellCommand], ...]], ...]:
-    """Read the lines of a guide that have commands, each with its commands and their start and end."""
-    lines = (
-        (each, tuple(_find_commands(each.text, is_code=each.is_code))) for each in read_lines(text) if not each.depth
-    )
-    return tuple((line, placed) for line, placed in lines if placed)
 
 
 TOOLS = frozenset(("python", "pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"))
@@ -369,7 +368,7 @@ def _enter(place: str, folder: str, step: Step, files: ProjectFiles, clones: dic
         return "" if name.startswith("..") else folder
     if name in clones:
         return clones[name]
-    inner = files.within(place, beside=folder) or "."
+    inner = locate(files.within(place, beside=folder) or ".", files)
     return f"{inner}/".removeprefix("./") if files.names(inner) else folder
 
 
