@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.formats.shell import (
@@ -55,6 +55,7 @@ _ASIDE_IN_TEXT = re.compile(
     r"|if you (?:want|need|would|plan|prefer|wish|use|are)|alternativ\w*)\b|^or\b"
 )
 """In a caption, a comment, or the words of a line beside its command."""
+_WHOLE = re.compile(rf"(?i) says (?:{_PLATFORM}|docker)$")
 _AND = re.compile(r"(?i) (?:/|&|and) |, ")
 _STEP = re.compile(r"(?i)(?:step *)?\d")
 _SETUP = re.compile(
@@ -182,48 +183,40 @@ def read_lines(text: str) -> tuple[Line, ...]:
     """Read the lines of a guide in Markdown or of plain text."""
     found: list[Line] = []
     section, outer, is_code, is_used = 0, 6, False, False
-    above = inherited = beside = before = (
-        ""  # why not: the heading, one above it, a caption or a comment, the last words
-    )
-    inherited_depth = 0
+    above: dict[int, str] = {}  # by the depth of their headings
+    beside = before = ""  # what a caption or a comment says, and the last words
     ways: dict[int, tuple[str, int]] = {}
     for number, written in _join_lines(text):
+        bare = written.strip("`#|-*:> \t")
+        heading = None if is_code else _HEADING.match(written)
         if _FENCE.fullmatch(written):
             is_code = not is_code
-            beside = (beside or before) if is_code else ""
-            before = ""
-            continue
-        heading = _HEADING.match(written)
-        comment = written.lstrip().startswith("#") if is_code else False
-        if heading and not is_code:
+            beside, before = (beside or before) if is_code else "", ""
+        elif heading:
             words = (heading["words"] or heading["html"]).strip()
             depth = len(heading["marks"] or "") or int(heading["level"] or _BELOW_HEADINGS)
-            said = find_aside(words)
-            above = f"{number} says {said}" if said else ""
-            if depth <= inherited_depth or not inherited:
-                whole = bool(said) and depth > 1 and bool(re.fullmatch(rf"(?i){_PLATFORM}|docker", said))
-                inherited, inherited_depth = (above, depth) if whole else ("", 0)
+            # Another platform is one for all below a heading.
+            above = {each: why for each, why in above.items() if 1 < each < depth and _WHOLE.search(why)}
+            above |= {depth: f"{number} says {said}"} if (said := find_aside(words)) else {}
             if not (depth > outer and _STEP.match(words)):
                 section, outer = section + 1, depth if _SETUP.search(words) else 6
             ways = _mark_way(ways, depth, words, number)
             beside = before = ""
-            found.append(Line(number, written, section, heading=words, depth=depth, aside=above or inherited))
-            continue
-        if comment or (is_code and is_used and not written.strip()):
-            said = find_aside(written.strip("# \t")) or find_aside(written.strip("# \t"), in_text=True)
-            beside, is_used = (f"{number} says {said}" if said else ""), False
-        elif is_code:
-            is_used = bool(written.strip())
-        elif written.strip():
-            said = find_aside(written.rpartition(". ")[2].strip("`#|-*:> \t"), in_text=True)
-            caption = CAPTION.fullmatch(written.strip())
+            aside = next(iter(above.values()), "")
+            found.append(Line(number, written, section, heading=words, depth=depth, aside=aside))
+        else:
+            is_comment = is_code and written.lstrip().startswith("#")
+            said = (is_comment and find_aside(bare)) or find_aside(bare.rpartition(". ")[2], in_text=True)
+            why = f"{number} says {said}" if said else ""
+            caption = None if is_code else CAPTION.fullmatch(written.strip())
             if caption and (caption[1] or caption[2]):
-                beside = f"{number} says {said}" if said else ""
-                ways = _mark_way(ways, _BELOW_HEADINGS, caption[1] or caption[2], number)
-            before = f"{number} says {said}" if said else ""
-        way = ways[max(ways)] if ways else ("", 0)
-        aside = above or inherited or (beside if is_code else "")
-        found.append(Line(number, written, section, is_code, aside=aside, way=way))
+                beside, ways = why, _mark_way(ways, _BELOW_HEADINGS, caption[1] or caption[2], number)
+            elif is_comment or (is_code and is_used and not bare):
+                beside = why
+            is_used = is_code and not is_comment and bool(bare)
+            before = why if bare and not is_code else before
+            aside = next(iter(above.values()), beside if is_code else "")
+            found.append(Line(number, written, section, is_code, aside=aside, way=ways[max(ways)] if ways else ("", 0)))
     return tuple(found)
 
 
@@ -252,7 +245,7 @@ def list_steps(files: ProjectFiles, path: str) -> tuple[Step, ...]:
 
 
 def _read_guide(path: str, files: ProjectFiles) -> Iterator[Step]:
-    own = list_own_names(files, "")
+    own = list_own_names(files, "") | TOOLS
     first: dict[str, int] = {}
     for line in (each for each in read_lines(files.read(path, "guide") or "") if not each.depth):
         placed = [*_find_commands(line.text, is_code=line.is_code)]
@@ -266,20 +259,11 @@ def _read_guide(path: str, files: ProjectFiles) -> Iterator[Step]:
             group, way = line.way
             if not aside and group and first.get(group, way) != way:
                 aside = f"{first[group]} shows another way"
-            install = find_package_install(command)
-            names = (
-                {canonicalize_name(re.split(r"[=<>!~\[]", word.value)[0]) for word in install.packages}
-                if install
-                else set()
-            )
-            if (
-                group
-                and not aside
-                and ((install and not names <= own | TOOLS) or " -r" in line.text or "env" in command.values[:2])
-            ):
+            step = Step(line.section, path, line.number + line.text.count("\n", 0, start), command)
+            names = {canonicalize_name(re.split(r"[=<>!~\[]", each)[0]) for each in step.packages}
+            if group and not aside and (names - own or step.lists or "env" in command.values[:2]):
                 first.setdefault(group, way)
-            number = line.number + line.text.count("\n", 0, start)
-            yield Step(line.section, path, number, command, aside=f"{path}:{aside}" if aside else "")
+            yield replace(step, aside=f"{path}:{aside}" if aside else "")
 
 
 TOOLS = frozenset(("python", "pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"))
@@ -346,14 +330,10 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
             if script and depth < _MAX_DEPTH and not OTHER_MACHINE.search(script):
                 yield from _follow(_read_script(script, files, step, folder), files, depth + 1)
             elif _SCRIPT.fullmatch(ran.rpartition("/")[2]):
-                why = (
-                    "its name says that it is for another machine or purpose"
-                    if script
-                    else "the project has no such file"
-                )
+                why = "its name is that of one for another purpose" if script else "the project has no such file"
                 yield replace(step, folder=folder, aside=step.aside or why)
         elif program == "make":
-            if not OTHER_MACHINE.search(words[1]):
+            if depth < _MAX_DEPTH and not OTHER_MACHINE.search(words[1]):
                 yield from _follow(_read_recipe(words[1], files, step), files, depth + 1)
         else:
             yield _place(step, folder, clones)
@@ -376,12 +356,11 @@ def _clone(words: tuple[str, ...], folder: str, files: ProjectFiles, clones: dic
     """Remember the clone of another repository by the name of its folder; return the folder, at what is checked out."""
     if "checkout" in words and "://" in folder and not words[-1].startswith("-"):
         return f"{folder.partition('@')[0]}@{words[-1]}"
-    named = next(((at, found) for at, word in enumerate(words) if (found := _CLONED.fullmatch(word))), None)
-    if named and canonicalize_name(named[1][1]) not in list_own_names(files, ""):
-        at, found = named
-        address = found[0].replace(":", "/").replace("git@", "https://") if found[0].startswith("git@") else found[0]
-        place = words[at + 1] if words[at + 1 :] and not words[at + 1].startswith("-") else found[1]
-        clones[place.removeprefix("./").rstrip("/")] = f"git+{address}"
+    for word, place in pairwise((*words, "")):
+        found = _CLONED.fullmatch(word)
+        if found and canonicalize_name(found[1]) not in list_own_names(files, ""):
+            name = found[1] if place.startswith("-") else place.removeprefix("./").rstrip("/") or found[1]
+            clones[name] = "git+" + re.sub(r"^git@([^:]+):", r"https://\1/", word)
     return folder
 
 
@@ -390,21 +369,13 @@ def _place(step: Step, folder: str, clones: dict[str, str]) -> Step:
     words = step.command.words
     if "setup.py" in step.command.values:
         words = tuple(replace(words[0], value=value) for value in ("pip", "install", "."))
-    install = find_package_install(ShellCommand(words))
-    options = [value for option, value in install.options if value] if install else []
-    if install and install.tool in ("pip", "uv"):
-        for word in install.packages:
-            head, _, rest = word.value.removeprefix("./").rstrip("/").partition("/")
-            inner = f"#subdirectory={rest}" if rest else ""
-            if "://" in folder and re.fullmatch(r"\./?(?:\[.*\])?", word.value):
-                words = tuple(replace(word, value=folder) if each is word else each for each in words)
-            elif "://" not in folder and head in clones:
-                words = tuple(replace(word, value=clones[head] + inner) if each is word else each for each in words)
-    is_elsewhere = "://" in folder and any(each.value.endswith((".txt", ".in", ".yml", ".yaml")) for each in options)
-    aside = step.aside or ("it is a file of another repository" if is_elsewhere else "")
-    return replace(
-        step,
-        command=ShellCommand(words, step.command.is_forgiven),
-        folder="" if "://" in folder else folder,
-        aside=aside,
-    )
+    is_elsewhere, values = "://" in folder, {word.value for word in words}
+    for value in values if {"pip", "uv"} & values else ():
+        head, _, rest = value.removeprefix("./").rstrip("/").partition("/")
+        address = folder if is_elsewhere and re.fullmatch(r"\./?(?:\[.*\])?", value) else clones.get(head, "")
+        address += f"#subdirectory={rest}" if rest and address else ""
+        words = tuple(replace(each, value=address) if address and each.value == value else each for each in words)
+    is_file = any(each.endswith((".txt", ".in", ".yml", ".yaml")) for each in values)
+    aside = step.aside or ("it is a file of another repository" if is_elsewhere and is_file else "")
+    command = ShellCommand(words, step.command.is_forgiven)
+    return replace(step, command=command, folder="" if is_elsewhere else folder, aside=aside)
