@@ -20,7 +20,6 @@ from devkit.facts.dependencies import (
     RequirementRole,
 )
 from devkit.facts.values import MAX_SHOWN_CHARACTERS
-from devkit.formats.shell import PackageInstall
 from devkit.probe.dependencies.conda import ENVIRONMENTS, read_conda_spec
 from devkit.probe.dependencies.imports import read_programs
 from devkit.probe.dependencies.local_builds import read_submodules
@@ -156,7 +155,9 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
             folders: dict[str, str] = {}
             for step in (steps := list(group)):
                 conda, lists, _ = _find_named_files(step, files)
-                if (step.path == path and _leaves_open(step)) or (found is None and step.command.values[:2] in _SYNCS):
+                # `pip install -r requirements/<see the table>` has its reader choose.
+                is_open = step.path == path and any(re.search(r"[<{$]", each) for each in step.lists)
+                if is_open or (found is None and step.command.values[:2] in _SYNCS):
                     return None
                 inner = [*_find_package_folders(step, files)]
                 folders |= {each: step.origin for each in inner if each not in folders}
@@ -175,7 +176,9 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
             whole = InstallFiles(named_first, folders=tuple(folders.items()), steps=tuple(steps))
             made = made or (whole if named_first else None)
             if found:
-                unisolated = tuple(_list_unisolated(files, path))
+                # Wherever the guide says so.
+                built = (each for each in list_followed(files, path) if _is_unisolated(each))
+                unisolated = tuple((name, each.origin) for each in built for name in _find_named_files(each, files)[1])
                 return replace(found, folders=whole.folders, steps=whole.steps, unisolated=unisolated)
     return made if any(map(files.has, ENVIRONMENTS)) and not any(map(files.has, MAIN_LISTS)) else None
 
@@ -191,32 +194,20 @@ def list_followed(files: ProjectFiles, path: str) -> Iterator[Step]:
     return (step for step in list_steps(files, path) if not step.aside)
 
 
-def _leaves_open(step: Step) -> bool:
-    """Return whether a step has its reader choose the list: `pip install -r requirements/<see the table>`."""
-    return any(re.search(r"[<{$]", each) for each in step.lists)
-
-
-def _list_unisolated(files: ProjectFiles, path: str) -> Iterator[tuple[str, str]]:
-    """List the requirement files that a guide has built without isolation, wherever it says so, with that line."""
-    for step in list_followed(files, path):
-        if (install := step.install) and _is_unisolated(install):
-            yield from ((each, step.origin) for each in _find_named_files(step, files)[1])
-
-
-def _is_unisolated(install: PackageInstall) -> bool:
-    return any(option.value.startswith("--no-build-isolation") for option, _ in install.options)
+def _is_unisolated(step: Step) -> bool:
+    options = step.install.options if step.install else ()
+    return any(option.value.startswith("--no-build-isolation") for option, _ in options)
 
 
 def _find_package_folders(step: Step, files: ProjectFiles) -> Iterator[str]:
     """Find the packages below the project's folder that a step installs, in git submodules that are not fetched as well."""
     install = step.install
-    named = (*install.option_values("-e", "--editable"), *step.packages) if install else ()
-    local = [files.within(_EXTRAS.sub("", each), beside=step.folder) for each in named if is_local_path(each)]
+    named = (*(install.option_values("--editable") if install else ()), *step.packages)
+    written = [each for each in (_EXTRAS.sub("", each) for each in named) if is_local_path(each)]
     if install and any(option.value in ("-e", "--editable") for option, _ in install.options):
         # What can be edited is a folder, with or without a slash, and with what its author takes for its name.
-        by_name = {canonicalize_name(name): name for name in files.names(step.folder.rstrip("/") or ".")}
-        names = [found[1] for found in map(_NAMED.fullmatch, named) if found]
-        local += [f"{step.folder}{by_name.get(canonicalize_name(name), '.')}" for name in names]
+        written += [found[1] for found in map(_NAMED.fullmatch, named) if found]
+    local = (files.within(each, beside=step.folder) for each in written)
     modules = read_submodules(files)
     for place in (*local, *(_find_own_folder(each, files) for each in named)):
         near = _find_near(place, files) if place and place != "." else ""
@@ -237,13 +228,10 @@ def _find_named_files(step: Step, files: ProjectFiles) -> tuple[str, tuple[str, 
     is_conda = step.command.values[1:2] == ("env",) and step.command.program.endswith(("conda", "mamba"))
     named = re.search(r"(?:-f|--file)[ =](\S+)", " ".join(step.command.values)) if is_conda else None
     names = [each for each in (named.groups() if named else step.lists) if not re.search(r"://|[<{$]", each)]
-    near = {each: _find_near(files.within(each, beside=step.folder) or "", files) for each in names}
+    places = {each: files.within(each, beside=step.folder) or "" for each in names}
+    near = {each: _find_near(place, files) for each, place in places.items()}
     if is_conda and not named:
-        near = {
-            each: each
-            for each in (files.within(name, beside=step.folder) for name in ENVIRONMENTS)
-            if each and files.has(each)
-        }
+        near = {each: each for each in (f"{step.folder}{name}" for name in ENVIRONMENTS) if files.has(each)}
     exist = tuple(filter(None, near.values()))
     missing = tuple(each for each, place in near.items() if not place)
     return (next(iter(exist), ""), (), missing) if is_conda else ("", exist, missing)
@@ -357,7 +345,7 @@ def _read_install(step: Step, known: set[str], found: RequirementCollector) -> N
                 # A version that a script holds is one that it states, as far as it fits.
                 version = "" if path.endswith(".sh") and named[3].startswith("==") else named[3]
                 found.need(f"{named[1]}[{','.join(extras)}]{version}", path, line)
-                if install and _is_unisolated(install):
+                if _is_unisolated(step):
                     found.needs[-1] = replace(found.needs[-1], unisolated_by=f"{path}:{line}")
 
 
