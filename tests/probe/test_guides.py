@@ -578,7 +578,7 @@ TWO = {
             id="a clone",
         ),
         pytest.param(
-            "### Conda\nconda create -n e python=3.10\n### pip\npip install timm",
+            "### Conda\nconda create -n e python=3.10\n### pip\npip install timm\n### uv\nuv venv",
             "timm",
             "",
             {},

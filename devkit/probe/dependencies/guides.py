@@ -269,7 +269,7 @@ def list_not_followed(found: RequirementCollector, *, own: str, origin: str) -> 
             because = f"{origin} begins what is followed" if origin else "the project's files say what it needs"
         elif not because and any("://" in each and TORCH_WHEELS not in each for each in places):
             because = "the plan chooses the places of packages"
-        elif install and not wanted - known:
+        elif (install and not wanted - known) or {"venv", "virtualenv"} & {*step.command.values}:
             because = ""
         if because and (step.path, step.line) not in said:
             yield ExcludedPackage(" ".join(step.command.values)[:MAX_SHOWN_CHARACTERS], step.path, step.line, because)
