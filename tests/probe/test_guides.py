@@ -629,12 +629,26 @@ def test_the_name_of_the_clone_before_a_path_is_the_project(tmp_path):
 
 
 def test_scripts_run_one_another_and_install_clones_by_their_address(tmp_path):
-    inner = 'cd $(dirname "$0")\ngit clone git@h.example:o/own-ops.git\npip install -e ./own-ops timm\napt-get install -y sox\n'
-    files = {"sub/all.sh": "bash parts/install_ops.sh\n", "sub/parts/install_ops.sh": inner, "run.py": ""}
+    inner = 'cd $(dirname "$0")\ngit clone git@h.example:o/own-ops.git\npip install -e ./own-ops timm\n'
+    inner += (
+        "cd ..\ngit clone https://h.example/o/b --depth 1\npip install ./b/py\ncd b\ngit checkout v1\npip install .\n"
+    )
+    inner += "apt-get install -y sox\n"
+    files = {
+        "sub/all.sh": "bash parts/install_ops.sh\n",
+        "sub/parts/install_ops.sh": inner,
+        "run.py": "",
+        "setup_cu11.sh": "pip install timm==1",
+    }
     found = read(tmp_path, files | {"README.md": "# Install\nbash sub/all.sh\n"})
     assert [(need.name, need.origin) for need in found.needs] == [("timm", "sub/parts/install_ops.sh:3")]
-    assert [(each.what, each.line) for each in found.left_out] == [("git+https://h.example/o/own-ops.git", 3)]
+    assert [(each.what.removeprefix("git+https://h.example/o/"), each.line) for each in found.left_out] == [
+        ("own-ops.git", 3),
+        ("b#subdirectory=py", 6),
+        ("b@v1", 9),
+    ]
     assert [(each.name, each.path) for each in found.system] == [("sox", "sub/parts/install_ops.sh")]
+    assert not found.stated, "the guide does not run that script"
 
 
 def test_a_submodule_that_the_guide_installs_counts_before_it_is_fetched(tmp_path):

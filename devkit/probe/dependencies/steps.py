@@ -18,6 +18,7 @@ from devkit.formats.shell import (
     find_package_install,
     parse_commands,
 )
+from devkit.probe.dependencies.requirements import is_local_path
 from devkit.probe.dependencies.setup_py import SETUP_PY
 from devkit.probe.project.files import ProjectFiles
 
@@ -145,9 +146,11 @@ class Step:
 
 
 def list_guides(files: ProjectFiles) -> Iterator[str]:
-    """List the guides, and after them the scripts that their names say install the project."""
+    """List the guides, and after them the scripts that their names say install the project, unless a guide runs one."""
     paths = [f"{folder}{name}" for folder in _FOLDERS for name in files.names(folder or ".")]
-    yield from (each for each in paths if _GUIDE.fullmatch(each.rpartition("/")[2]))
+    yield from (guides := [each for each in paths if _GUIDE.fullmatch(each.rpartition("/")[2])])
+    if any(step.path.endswith(".sh") for each in guides for step in list_steps(files, each)):
+        return
     scripts = (*files.names("."), *(f"scripts/{name}" for name in files.names("scripts")))
     for path in scripts:
         if _SCRIPT.fullmatch(path.rpartition("/")[2]) and not OTHER_MACHINE.search(path):
@@ -323,7 +326,7 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
         if program == "cd":
             folder = _enter(words[1], folder, step, files, clones)
         elif program == "git":
-            folder = _clone(words, folder, files, clones)
+            _clone(words, folder, files, clones)
         elif ran.endswith(".sh"):
             near = (files.within(ran, beside=each) for each in (folder, step.path))
             script = next((each for each in near if each and files.has(each)), "")
@@ -336,46 +339,51 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
             if depth < _MAX_DEPTH and not OTHER_MACHINE.search(words[1]):
                 yield from _follow(_read_recipe(words[1], files, step), files, depth + 1)
         else:
-            yield _place(step, folder, clones)
+            yield _place(step, folder, files, clones)
 
 
 def _enter(place: str, folder: str, step: Step, files: ProjectFiles, clones: dict[str, str]) -> str:
     """Return the folder that `cd` leads to. What is not there is the clone of the project, which its reader enters first."""
-    name = place.removeprefix("./").rstrip("/")
     if place.startswith("$"):
         return f"{step.path.rpartition('/')[0]}/".removeprefix("/") if step.path.endswith(".sh") else folder
-    if "://" in folder:
-        return "" if name.startswith("..") else folder
-    if name in clones:
-        return clones[name]
-    inner = locate(files.within(place, beside=folder) or ".", files)
-    return f"{inner}/".removeprefix("./") if files.names(inner) else folder
+    path = locate(files.within(place, beside=folder) or ".", files)
+    return f"{path}/".removeprefix("./") if files.names(path) or _find_clone(path, clones) else folder
 
 
-def _clone(words: tuple[str, ...], folder: str, files: ProjectFiles, clones: dict[str, str]) -> str:
-    """Remember the clone of another repository by the name of its folder; return the folder, at what is checked out."""
-    if "checkout" in words and "://" in folder and not words[-1].startswith("-"):
-        return f"{folder.partition('@')[0]}@{words[-1]}"
+def _clone(words: tuple[str, ...], folder: str, files: ProjectFiles, clones: dict[str, str]) -> None:
+    """Remember the folder of a clone of another repository with its address, and what is checked out there."""
+    here = folder.rstrip("/")
+    if "checkout" in words and here in clones and not words[-1].startswith("-"):
+        clones[here] = f"{clones[here].partition('@')[0]}@{words[-1]}"
     for word, place in pairwise((*words, "")):
         found = _CLONED.fullmatch(word)
         if found and canonicalize_name(found[1]) not in list_own_names(files, ""):
-            name = found[1] if place.startswith("-") else place.removeprefix("./").rstrip("/") or found[1]
-            clones[name] = "git+" + re.sub(r"^git@([^:]+):", r"https://\1/", word)
-    return folder
+            name = found[1] if place.startswith("-") or not place else place
+            path = files.within(name, beside=folder)
+            if path and not files.names(path):
+                clones[path] = "git+" + re.sub(r"^git@([^:]+):", r"https://\1/", word)
 
 
-def _place(step: Step, folder: str, clones: dict[str, str]) -> Step:
+def _find_clone(path: str, clones: dict[str, str]) -> str:
+    """Find the address of what is at a path in the clone of another repository; "" for a path of the project's own."""
+    place = next((each for each in clones if f"{path}/".startswith(f"{each}/")), "")
+    inner = path.removeprefix(place).strip("/")
+    return f"{clones[place]}#subdirectory={inner}" if place and inner else clones.get(place, "")
+
+
+def _place(step: Step, folder: str, files: ProjectFiles, clones: dict[str, str]) -> Step:
     """Return the step in its folder: what it installs of a clone is the clone's address, and `setup.py` is a `pip install`."""
     words = step.command.words
     if "setup.py" in step.command.values:
         words = tuple(replace(words[0], value=value) for value in ("pip", "install", "."))
-    is_elsewhere, values = "://" in folder, {word.value for word in words}
-    for value in values if {"pip", "uv"} & values else ():
-        head, _, rest = value.removeprefix("./").rstrip("/").partition("/")
-        address = folder if is_elsewhere and re.fullmatch(r"\./?(?:\[.*\])?", value) else clones.get(head, "")
-        address += f"#subdirectory={rest}" if rest and address else ""
-        words = tuple(replace(each, value=address) if address and each.value == value else each for each in words)
+    values = [word.value for word in words]
+    is_elsewhere = bool(_find_clone(folder.rstrip("/"), clones))
+    if clones and {"pip", "uv"} & {*values}:
+        bare = [value.partition("[")[0] for value in values]
+        paths = [files.within(value, beside=folder) or "" if "://" not in value else "" for value in bare]
+        is_path = [is_local_path(value) or path in clones for value, path in zip(bare, paths, strict=True)]
+        found = [_find_clone(path, clones) if is_in else "" for path, is_in in zip(paths, is_path, strict=True)]
+        words = tuple(replace(word, value=address or word.value) for word, address in zip(words, found, strict=True))
     is_file = any(each.endswith((".txt", ".in", ".yml", ".yaml")) for each in values)
     aside = step.aside or ("it is a file of another repository" if is_elsewhere and is_file else "")
-    command = ShellCommand(words, step.command.is_forgiven)
-    return replace(step, command=command, folder="" if is_elsewhere else folder, aside=aside)
+    return replace(step, command=ShellCommand(words, step.command.is_forgiven), folder=folder, aside=aside)
