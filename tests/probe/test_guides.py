@@ -506,117 +506,36 @@ def test_mim_installs_what_pip_does(tmp_path):
 
 # What each command means by its folder, its platform, its place among others, and its clone.
 
-TWO = {
-    "a/setup.py": KOOPMAN,
-    "b-c/setup.py": "from setuptools import setup\nsetup(name='b')\n",
-    "requirements.txt": "numpy\n",
-}
+TWO = {"a/setup.py": KOOPMAN, "b-c/setup.py": "setup(name='b')\n", "requirements.txt": "numpy\n"}
+MEANT = r"""
+pip install -r requirements.txt\npip install ./a ./b_c => numpy mamba-ssm => a b-c =>
+pip install -r requirements.txt\ncd a\npython setup.py develop => numpy mamba-ssm => a =>
+cd D:\\me\\us\n.\\env\\pip install -r .\\requirements.txt -e .\\a => numpy mamba-ssm => a =>
+- macOS: `pip install x`\n- Linux/macOS: `pip install timm` => timm => => 1 says macOS
+| macOS | `pip install x` |\n| Linux | `pip install timm` | => timm => => 1 says macOS
+## Windows\n### Steps\npip install x\n## Linux\npip install timm => timm => => 1 says Windows
+### Conda\npip install timm\n### pip (recommended)\npip install x => timm => => 1 shows another way
+**Option 1**\n`pip install timm`\n**Option 2**\n`pip install x` => timm => => 1 shows another way
+### Conda\nconda create -n e python=3.10\n### pip\npip install timm\n### uv\nuv venv => timm => =>
+```\npip install timm # or x\n# or\npip install x\n\npip install peft\n``` => timm peft => => 3 says or
+If you want demos:\n```\npip install x\n```\nThen:\n```\npip install timm\n``` => timm => => 1 says If you want
+git clone https://h.example/o/x.git\ncd x && pip install -r r.txt\ncd ..\npip install timm => timm => => it is a file of another repository
+pip install timm -f https://h.example/torch-1.7 => timm => => the plan chooses the places of packages
+conda env create -f e.yml\npip install timm => timm => => the project has no e.yml
+bash more.sh\nbash tools/setup.sh\npip install timm => timm => => the project has no such file
+"""
 
 
-@pytest.mark.parametrize(
-    ("guide", "needs", "local", "skipped"),
-    [
-        pytest.param(
-            "pip install -r requirements.txt\npip install ./a ./b_c", "numpy mamba-ssm", "a b-c", {}, id="folders"
-        ),
-        pytest.param(
-            "pip install -r requirements.txt\ncd a\npython setup.py develop", "numpy mamba-ssm", "a", {}, id="setup.py"
-        ),
-        pytest.param(
-            "cd D:\\me\\us\n.\\env\\pip install -r .\\requirements.txt -e .\\a",
-            "numpy mamba-ssm",
-            "a",
-            {},
-            id="Windows",
-        ),
-        pytest.param(
-            "- macOS: `pip install x`\n- Linux/macOS: `pip install timm`", "timm", "", {1: "1 says macOS"}, id="systems"
-        ),
-        pytest.param(
-            "| macOS | `pip install x` |\n| Linux | `pip install timm` |", "timm", "", {1: "1 says macOS"}, id="rows"
-        ),
-        pytest.param(
-            "## Windows\n### Steps\npip install x\n## Linux\npip install timm",
-            "timm",
-            "",
-            {3: "1 says Windows"},
-            id="inherited",
-        ),
-        pytest.param(
-            "### Conda\npip install timm\n### pip (recommended)\npip install x",
-            "timm",
-            "",
-            {4: "1 shows another way"},
-            id="ways",
-        ),
-        pytest.param(
-            "**Option 1**\n`pip install timm`\n**Option 2**\n`pip install x`",
-            "timm",
-            "",
-            {4: "1 shows another way"},
-            id="options",
-        ),
-        pytest.param(
-            "```\npip install timm # or x\n# or\npip install x\n\npip install peft\n```",
-            "timm peft",
-            "",
-            {4: "3 says or"},
-            id="or",
-        ),
-        pytest.param(
-            "If you want demos:\n```\npip install x\n```\nThen:\n```\npip install timm\n```",
-            "timm",
-            "",
-            {3: "1 says If you want"},
-            id="wishes",
-        ),
-        pytest.param(
-            "pip install timm\ngit clone https://h.example/o/x.git\ncd x && pip install -r r.txt .\ncd ..\npip install peft",
-            "timm peft",
-            "",
-            {3: "it is a file of another repository"},
-            id="a clone",
-        ),
-        pytest.param(
-            "### Conda\nconda create -n e python=3.10\n### pip\npip install timm\n### uv\nuv venv",
-            "timm",
-            "",
-            {},
-            id="one way needs the other",
-        ),
-        pytest.param(
-            "pip install timm -f https://h.example/torch-1.7",
-            "timm",
-            "",
-            {1: "the plan chooses the places of packages"},
-            id="links",
-        ),
-        pytest.param(
-            "conda env create -f e.yml\npip install timm",
-            "timm",
-            "",
-            {1: "the project has no e.yml"},
-            id="no such file",
-        ),
-        pytest.param("bash more.sh\npip install timm", "timm", "", {}, id="a script that is no installer"),
-        pytest.param(
-            "bash tools/setup.sh\npip install timm",
-            "timm",
-            "",
-            {1: "the project has no such file"},
-            id="no such script",
-        ),
-    ],
-)
-def test_a_command_means_what_its_place_says(tmp_path, guide, needs, local, skipped):
-    lists = TWO if local else {}
-    found = read(tmp_path, lists | {"README.md": f"{guide}\n", "run.py": ""})
+@pytest.mark.parametrize("row", MEANT.strip().splitlines())
+def test_a_command_means_what_its_place_says(tmp_path, row):
+    guide, needs, local, skipped = map(str.strip, row.split("=>"))
+    files = {"README.md": guide.encode().decode("unicode_escape") + "\n", "run.py": ""}
+    found = read(tmp_path, files | (TWO if local else {}))
     assert [need.name for need in found.needs] == needs.split()
     assert [each.place for each in found.local] == local.split()
-    reasons = {each.line: each.because.removeprefix("README.md:") for each in found.not_followed}
-    assert reasons == skipped
-    shown = "".join(line for line in list_choices(found) if line.startswith("not followed: README.md:"))
-    assert all(f"because {each.because}" in shown for each in found.not_followed)
+    assert [each.because.removeprefix("README.md:") for each in found.not_followed] == [skipped][: bool(skipped)]
+    shown = [line for line in list_choices(found) if line.startswith("not followed: README.md:")]
+    assert all(shown[0].endswith(f", because {each.because}") for each in found.not_followed)
 
 
 def test_the_name_of_the_clone_before_a_path_is_the_project(tmp_path):
