@@ -299,9 +299,7 @@ def test_a_wheel_is_the_release_that_its_name_says(tmp_path):
 
 
 def test_what_a_target_of_make_installs_is_what_its_recipe_says(tmp_path):
-    makefile = (
-        "UV ?= uv\nsetup: deps ## all\n\t@$(UV) sync --extra cuda --extra dev\nsetup-cpu:\n\tuv sync --extra all\n"
-    )
+    makefile = "UV ?= uv\nsetup: deps ## all\n\t@$(UV) sync --extra cuda --extra dev\n\tmake setup\nsetup-cpu:\n\tuv sync --extra all\n"
     guide = "make sure that\nmake setup-cpu\nmake setup  # once\n"
     found = read(tmp_path, {"pyproject.toml": PROJECT, "README.md": guide, "Makefile": makefile})
     assert (set(found.extras), found.extras_origin) == ({"cuda", "dev"}, "Makefile:3")

@@ -9,7 +9,7 @@ import pytest
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Dependencies, LocalPackage, PackageManager
+from devkit.facts.dependencies import Dependencies, LocalBuild, LocalPackage, PackageManager
 from devkit.render.container.devcontainer import (
     FETCH_SUBMODULES,
     WHOLE_FILE,
@@ -143,6 +143,11 @@ def test_every_lifecycle_command_has_a_name_and_its_own_moment():
             {"dependencies": replace(PACKAGE, is_computed=True)},
             f"{HELD} && uv pip install --constraint=/tmp/held.txt --editable .",
             id="one whose requirements only its build knows",
+        ),
+        pytest.param(
+            {"dependencies": replace(PACKAGE, builds=(LocalBuild(".", "a", "", False, (), maps_nothing=True),))},
+            "uv pip install --config-settings editable_mode=compat --no-deps --editable .",
+            id="one in which setuptools finds no package",
         ),
         pytest.param({"dependencies": PACKAGE, "uses_wheelhouse": True}, None, id="no index to build it from"),
     ],

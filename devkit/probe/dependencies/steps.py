@@ -88,7 +88,7 @@ _RUN = re.compile(
     re.DOTALL,
 )
 _LONGEST_START = 8
-_OF_SCRIPT = re.compile(r"install|env|sync|\bcd\b|\bgit\b|\.sh\b|setup\.py")
+_OF_SCRIPT = re.compile(r"install|env|sync|\b(?:cd|git|make)\b|\.sh\b|setup\.py")
 _CLONED = re.compile(r"(?:https://|git@)[\w.-]+[/:]\S+?/([\w.-]+?)(?:\.git)?/?")
 
 
