@@ -5,6 +5,9 @@ import time
 import pytest
 
 from devkit.facts.dependencies import PackageManager, RequirementRole
+from devkit.probe.dependencies.steps import MAX_DEPTH, list_steps
+from devkit.probe.host import LocalHost
+from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.reader import read_local_guide, read_local_imports
 from devkit.solver.project import list_choices
 from tests.engine.test_dependencies import CONTENT_HASH, POETRY
@@ -303,6 +306,7 @@ def test_what_a_target_of_make_installs_is_what_its_recipe_says(tmp_path):
     guide = "make sure that\nmake setup-cpu\nmake setup  # once\n"
     found = read(tmp_path, {"pyproject.toml": PROJECT, "README.md": guide, "Makefile": makefile})
     assert (set(found.extras), found.extras_origin) == ({"cuda", "dev"}, "Makefile:3")
+    assert len(list_steps(ProjectFiles(LocalHost(), str(tmp_path)), "README.md")) == MAX_DEPTH
 
 
 def test_numbered_steps_below_one_heading_are_taken_together(tmp_path):

@@ -24,7 +24,7 @@ from devkit.probe.project.files import ProjectFiles
 
 MAKEFILE = "Makefile"
 MAX_SCRIPT_COMMANDS = 200
-_MAX_DEPTH = 3
+MAX_DEPTH = 3
 """Of scripts that run one another."""
 _GUIDE = re.compile(r"(?i)(?:readme|install(?:ation)?|get(?:ting)?[_-]?started)(?:\.(?:md|rst|txt))?")
 _SCRIPT = re.compile(r"(?i)(?:[\w-]*[_-])?(?:setup|install|build|prepare|env)[\w-]*\.sh")
@@ -330,13 +330,13 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
         elif ran.endswith(".sh"):
             near = (files.within(ran, beside=each) for each in (folder, step.path))
             script = next((each for each in near if each and files.has(each)), "")
-            if script and depth < _MAX_DEPTH and not OTHER_MACHINE.search(script):
+            if script and depth < MAX_DEPTH and not OTHER_MACHINE.search(script):
                 yield from _follow(_read_script(script, files, step, folder), files, depth + 1)
             elif _SCRIPT.fullmatch(ran.rpartition("/")[2]):
                 why = "its name is that of one for another purpose" if script else "the project has no such file"
                 yield replace(step, folder=folder, aside=step.aside or why)
         elif program == "make":
-            if depth < _MAX_DEPTH and not OTHER_MACHINE.search(words[1]):
+            if depth < MAX_DEPTH and not OTHER_MACHINE.search(words[1]):
                 yield from _follow(_read_recipe(words[1], files, step), files, depth + 1)
         else:
             yield _place(step, folder, files, clones)
