@@ -524,7 +524,7 @@ If you want demos:\n```\npip install x\n```\nThen:\n```\npip install timm\n``` =
 git clone https://h.example/o/x.git\ncd x && pip install -r r.txt\ncd ..\npip install timm => timm => => it is a file of another repository
 pip install timm -f https://h.example/torch-1.7 => timm => => the plan chooses the places of packages
 conda env create -f e.yml\npip install timm => timm => => the project has no e.yml
-bash more.sh\nbash tools/setup.sh\npip install timm => timm => => the project has no such file
+bash more.sh\nbash tools/setup.sh\nuv run ipython kernel install x\npip install timm => timm => => the project has no such file
 """
 
 
@@ -551,9 +551,9 @@ def test_the_name_of_the_clone_before_a_path_is_the_project(tmp_path):
 
 def test_scripts_run_one_another_and_install_clones_by_their_address(tmp_path):
     inner = 'cd $(dirname "$0")\ngit clone git@h.example:o/own-ops.git\npip install -e ./own-ops timm\n'
-    inner += (
-        "cd ..\ngit clone https://h.example/o/b --depth 1\npip install ./b/py\ncd b\ngit checkout v1\npip install .\n"
-    )
+    inner += "cd ..\n"
+    inner += "git clone https://h.example/o/b --depth 1\npip install ./b/py\ncd b\n"
+    inner += "git clone https://h.example/o/c\npip install ./c\ngit checkout v1\npip install .\n"
     inner += "apt-get install -y sox\n"
     files = {
         "sub/all.sh": "bash parts/install_ops.sh\n",
@@ -566,7 +566,8 @@ def test_scripts_run_one_another_and_install_clones_by_their_address(tmp_path):
     assert [(each.what.removeprefix("git+https://h.example/o/"), each.line) for each in found.left_out] == [
         ("own-ops.git", 3),
         ("b#subdirectory=py", 6),
-        ("b@v1", 9),
+        ("c", 9),
+        ("b@v1", 11),
     ]
     assert [(each.name, each.path) for each in found.system] == [("sox", "sub/parts/install_ops.sh")]
     assert not found.stated, "the guide does not run that script"

@@ -81,8 +81,9 @@ _PROGRAM = re.compile(
     r"|apt|apt-get|npm|yarn|pnpm|virtualenv|.*\.sh"
 )
 _RUN = re.compile(
-    r"(?:python[\d.]* -m )?(?:pip[\d.]*|uv|mim|conda|mamba|micromamba|poetry|pdm|pipenv|pixi|pipx)(?: \S+){0,3}? "
-    r"(?:install|add|create|sync|env|venv)(?: .*)?|python[\d.]* (?:-u )?setup\.py .*\b(?:install|develop)\b.*"
+    r"(?:(?:(?:python[\d.]* -m )?pip[\d.]*|mim|poetry|pdm|pipenv|pixi|pipx)(?: -\S+)* (?:install|add|sync)"
+    r"|(?:conda|mamba|micromamba)(?: env)?(?: -\S+)* (?:install|create|update)"
+    r"|uv(?: run)?(?: -\S+)* (?:(?:pip )?(?:install|add|sync)|venv))(?: .*)?|python[\d.]* (?:-u )?setup\.py .*\b(?:install|develop)\b.*"
     r"|(?:bash|sh|source|\.) \S+\.sh\b.*|\S*/\S+\.sh(?: .*)?|make [\w.-]+(?: .*)?|cd \S+.*|git .*\b(?:clone|checkout) .+"
     r"|apt(?:-get)? .*\binstall .+|(?:npm|yarn|pnpm) (?:install|ci|i)(?: .*)?|virtualenv .*|python3\.\d+ -m venv .*",
     re.DOTALL,
@@ -149,7 +150,8 @@ def list_guides(files: ProjectFiles) -> Iterator[str]:
     """List the guides, and after them the scripts that their names say install the project, unless a guide runs one."""
     paths = [f"{folder}{name}" for folder in _FOLDERS for name in files.names(folder or ".")]
     yield from (guides := [each for each in paths if _GUIDE.fullmatch(each.rpartition("/")[2])])
-    if any(step.path.endswith(".sh") for each in guides for step in list_steps(files, each)):
+    steps = (step for each in guides for step in list_steps(files, each))
+    if any(step.path.endswith(".sh") and step.install and not step.aside for step in steps):
         return
     scripts = (*files.names("."), *(f"scripts/{name}" for name in files.names("scripts")))
     for path in scripts:
@@ -332,7 +334,7 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
             script = next((each for each in near if each and files.has(each)), "")
             if script and depth < MAX_DEPTH and not OTHER_MACHINE.search(script):
                 yield from _follow(_read_script(script, files, step, folder), files, depth + 1)
-            elif _SCRIPT.fullmatch(ran.rpartition("/")[2]):
+            elif _SCRIPT.fullmatch(ran.rpartition("/")[2]) and "://" not in ran:
                 why = "its name is that of one for another purpose" if script else "the project has no such file"
                 yield replace(step, folder=folder, aside=step.aside or why)
         elif program == "make":
@@ -366,7 +368,7 @@ def _clone(words: tuple[str, ...], folder: str, files: ProjectFiles, clones: dic
 
 def _find_clone(path: str, clones: dict[str, str]) -> str:
     """Find the address of what is at a path in the clone of another repository; "" for a path of the project's own."""
-    place = next((each for each in clones if f"{path}/".startswith(f"{each}/")), "")
+    place = max((each for each in clones if f"{path}/".startswith(f"{each}/")), key=len, default="")
     inner = path.removeprefix(place).strip("/")
     return f"{clones[place]}#subdirectory={inner}" if place and inner else clones.get(place, "")
 
