@@ -491,10 +491,10 @@ def test_versions_that_a_guide_states_are_known_with_their_line(tmp_path):
 
 def test_a_script_whose_name_says_that_it_installs_is_a_guide(tmp_path):
     script = 'pip install "jax[tpu]==0.4.6" -f https://a\npip install -r requirements\n'
-    found = read(
-        tmp_path, {"prepareVM.sh": script, "requirements": "flax==0.6.3\n", "run.py": "", "README.md": "# Us\n"}
-    )
+    files = {"prepareVM.sh": script, "requirements": "flax==0.6.3\n", "run.py": ""}
+    found = read(tmp_path, files | {"README.md": "# On TPU\nsh prepareVM.sh\n"})
     assert asked(found) == {"requirements:1": "flax==0.6.3", "prepareVM.sh:1": "jax"}
+    assert [each.because for each in found.not_followed] == ["the plan chooses the places of packages"]
     assert [each.text for each in found.stated] == ["jax==0.4.6"]
     assert found.because == "prepareVM.sh:2 installs requirements"
     listed = read(tmp_path, {"requirements.txt": "numpy\n", "prepareVM.sh": "pip install wrong\n"})
