@@ -255,7 +255,7 @@ def list_not_followed(found: RequirementCollector, *, own: str, origin: str) -> 
     """
     known = {*list_own_names(found.files, own), *TOOLS, *(need.name for need in found.needs), *found.paths}
     known |= {name for _, name, _ in found.conda} | {each.place for each in found.local}
-    said = {(each.path, each.line) for each in found.left_out}
+    said = {f"{each.path}:{each.line}" for each in found.left_out}
     steps = [each for path in list_guides(found.files) for each in list_steps(found.files, path)]
     followed = {each.origin for each in steps if not each.aside}
     for step in steps:
@@ -273,9 +273,10 @@ def list_not_followed(found: RequirementCollector, *, own: str, origin: str) -> 
             because = "the plan chooses the places of packages"
         elif (install and not wanted - known) or {"venv", "virtualenv"} & {*step.command.values}:
             because = ""
-        if because and (step.path, step.line) not in said:
+        if because and step.origin not in said:
             yield ExcludedPackage(" ".join(step.command.values)[:MAX_SHOWN_CHARACTERS], step.path, step.line, because)
             known |= wanted
+            said.add(step.origin)
 
 
 def add_guide_packages(installed: InstallFiles, found: RequirementCollector, *, own: str) -> None:
