@@ -419,9 +419,12 @@ def test_a_script_that_the_guide_runs_says_what_is_installed_and_one_for_the_cpu
     assert (found.because, found.set_aside) == ("setup_env.sh:5 installs the packages", ("environment.yml",))
 
 
-@pytest.mark.parametrize("guide", ["uv sync\n", "pip install -e .\n", "# Optional\npip install -r requirements.txt\n"])
+@pytest.mark.parametrize(
+    "guide", ["uv sync\n", "sh go.sh\n", "pip install -e .\n", "# Optional\npip install -r requirements.txt\n"]
+)
 def test_a_guide_that_names_no_file_leaves_the_choice_to_their_names(tmp_path, guide):
     files = {"pyproject.toml": '[project]\nname = "a"\ndependencies = ["numpy"]\n[tool.uv]\n', "README.md": guide}
+    files["go.sh"] = "pip install uv\nuv sync\n"
     found = read(tmp_path, files | {"uv.lock": "version = 1\n", "requirements.txt": "old\n"})
     assert (found.tool, found.lock, found.without_guide) == (PackageManager.UV, "uv.lock", None)
 

@@ -161,18 +161,18 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
                     return None
                 inner = [*_find_package_folders(step, files)]
                 folders |= {each: step.origin for each in inner if each not in folders}
-                names = [each for each in step.packages if not is_local_path(each)]
+                words = map(_NAMED.fullmatch, (each for each in step.packages if not is_local_path(each)))
+                named = {each[1] for each in words if each} - TOOLS
                 # A script of the project's own is a guide that was tried.
                 is_run = step.path != path or (is_bare and path.endswith(".sh"))
-                installs = conda or lists or (is_bare and inner) or (is_run and any(map(_NAMED.fullmatch, names)))
+                installs = conda or lists or (is_bare and inner) or (is_run and named)
                 if found:
                     found = replace(found, lists=tuple(dict.fromkeys((*found.lists, *lists))))
                 elif installs:
                     found = InstallFiles(step.origin, conda, lists)
                 install = step.install
-                if install and install.verb.value == "create":
-                    named = {each[1] for each in map(_NAMED.fullmatch, names) if each} - TOOLS
-                    named_first = named_first or (step.origin if named else "")
+                if install and install.verb.value == "create" and named:
+                    named_first = named_first or step.origin
             whole = InstallFiles(named_first, folders=tuple(folders.items()), steps=tuple(steps))
             made = made or (whole if named_first else None)
             if found:

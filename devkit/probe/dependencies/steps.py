@@ -334,7 +334,7 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
             script = next((each for each in near if each and files.has(each)), "")
             if script and depth < MAX_DEPTH and not OTHER_MACHINE.search(script):
                 yield from _follow(_read_script(script, files, step, folder), files, depth + 1)
-            elif _SCRIPT.fullmatch(ran.rpartition("/")[2]) and "://" not in ran:
+            elif _SCRIPT.fullmatch(ran.rpartition("/")[2]) and not re.match(r"/|\w+://", ran):
                 why = "its name is that of one for another purpose" if script else "the project has no such file"
                 yield replace(step, folder=folder, aside=step.aside or why)
         elif program == "make":
