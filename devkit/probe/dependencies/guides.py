@@ -258,8 +258,8 @@ def list_not_followed(found: RequirementCollector, *, own: str, origin: str) -> 
     said = {f"{each.path}:{each.line}" for each in found.left_out}
     steps = [each for path in list_guides(found.files) for each in list_steps(found.files, path)]
     followed = {each.origin for each in steps if not each.aside}
-    for step in steps:
-        install, because = step.install, "" if step.origin in followed else step.aside
+    for step in (each for each in steps if not (each.aside and each.origin in followed)):
+        install, because = step.install, step.aside
         _, lists, missing = _find_named_files(step, found.files)
         named = (_VCS.fullmatch(each) or (because and _NAMED.fullmatch(each)) for each in step.packages)
         wanted = {canonicalize_name(each[1]) for each in named if each} | {*_find_package_folders(step, found.files)}
