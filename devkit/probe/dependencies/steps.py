@@ -1,7 +1,7 @@
 """The shell commands of a project's guides, scripts and Makefile, each with what it means there.
 
-A command has a folder, which `cd` changes, and a reader: one in a section, block or row for another machine, another purpose
-or another way to the same end is known, too, with the reason that it is not followed.
+Each command has the folder that `cd` leads to. A command for another machine or purpose, or of a second way to the same end,
+is listed with the reason why it is not followed.
 """
 
 import re
@@ -97,7 +97,7 @@ _CLONED = re.compile(r"(?:https://|git@)[\w.-]+[/:]\S+?/([\w.-]+?)(?:\.git)?/?")
 class Line:
     """A line of a guide with those that continue it. A heading has a depth; `aside` is why not every reader follows it.
 
-    `way` are the place of the headings that show one way each to the same end, and the line of the one above this line.
+    `way` is the group of headings of which each shows one way to the same end, and the line of the one above this line.
     """
 
     number: int
@@ -245,7 +245,7 @@ def _join_lines(text: str) -> Iterator[tuple[int, str]]:
 
 @lru_cache(maxsize=32)
 def list_steps(files: ProjectFiles, path: str) -> tuple[Step, ...]:
-    """List what a guide has its reader run, with the commands of the project's scripts and of its Makefile in their place."""
+    """List what a guide has its reader run. The commands of the project's scripts and Makefile stand where they are called."""
     return tuple(_follow(_read_script(path, files) if path.endswith(".sh") else _read_guide(path, files), files, 0))
 
 
@@ -353,7 +353,7 @@ def _enter(place: str, folder: str, step: Step, files: ProjectFiles, clones: dic
 
 
 def _clone(words: tuple[str, ...], folder: str, files: ProjectFiles, clones: dict[str, str]) -> None:
-    """Remember the folder of a clone of another repository with its address, and what is checked out there."""
+    """Remember the folder and the address of a clone of another repository, and the revision that is checked out there."""
     here = folder.rstrip("/")
     if "checkout" in words and here in clones and not words[-1].startswith("-"):
         clones[here] = f"{clones[here].partition('@')[0]}@{words[-1]}"
@@ -374,7 +374,7 @@ def _find_clone(path: str, clones: dict[str, str]) -> str:
 
 
 def _place(step: Step, folder: str, files: ProjectFiles, clones: dict[str, str]) -> Step:
-    """Return the step in its folder: what it installs of a clone is the clone's address, and `setup.py` is a `pip install`."""
+    """Return the step in its folder. A path in a clone becomes the clone's address, and `setup.py install` a `pip install`."""
     words = step.command.words
     if "setup.py" in step.command.values:
         words = tuple(replace(words[0], value=value) for value in ("pip", "install", "."))
