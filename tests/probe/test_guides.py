@@ -520,6 +520,7 @@ cd D:\\me\\us\n.\\env\\pip install -r .\\requirements.txt -e .\\a => numpy mamba
 | macOS | `pip install x` |\n| Linux | `pip install timm` | => timm => => 1 says macOS
 ## Windows\n### Steps\npip install x\n## Linux\npip install timm => timm => => 1 says Windows
 ### Conda\npip install timm\n### pip (recommended)\npip install x => timm => => 1 shows another way
+### With pip\npip install peft\n### From source\npip install timm => peft timm => =>
 **Option 1**\n`pip install timm`\n**Option 2**\n`pip install x` => timm => => 1 shows another way
 ### Conda\nconda create -n e python=3.10\n### pip\npip install timm\n### uv\nuv venv => timm => =>
 ```\npip install timm # or x\n# or\npip install x\n\npip install peft\n``` => timm peft => => 3 says or

@@ -63,7 +63,7 @@ _SETUP = re.compile(
     r"(?i)\b(?:install\w*|set-?up|setting up|environment|requirements|dependencies|get(?:ting)? started|quick ?start)\b"
 )
 """Headings of steps, which are taken in turn, and of what they are steps of."""
-_MANAGER = r"`?(?:(?:mini|ana)?conda|mamba|pip|pipx|pypi|uv|poetry|pixi|pdm|venv|virtualenv|source|github)`?"
+_MANAGER = r"`?(?:(?:mini|ana)?conda|mamba|pip|pipx|pypi|uv|poetry|pixi|pdm|venv|virtualenv)`?"
 _WAY = re.compile(
     r"(?i)\W*(?:option|method|way|approach)\W*(?:\d|[a-d]\b).*"
     rf"|\W*(?:(?:install\w*|set-?up|setting up)? *(?:using|with|via|from|by|through) (?:the )?)?{_MANAGER}\b"
