@@ -114,10 +114,10 @@ def list_choices(dependencies: Dependencies) -> Iterator[str]:
     if dependencies.local:
         shown = join_some([each.place for each in dependencies.local])
         yield f"installed as parts of the project when the container opens: {shown}"
-    if skipped := [
-        f"{each.path}:{each.line} {each.what}, because {each.because}" for each in dependencies.not_followed
-    ]:
-        yield f"not followed: {join_some(skipped, MAX_NAMED)}"
+    for each in dependencies.not_followed[:MAX_NAMED]:
+        yield f"not followed: {each.path}:{each.line} {each.what}, because {each.because}"
+    if more := dependencies.not_followed[MAX_NAMED:]:
+        yield f"not followed: {len(more)} more commands, from {more[0].path}:{more[0].line} on"
     if dependencies.missing_submodules:
         shown = join_some(dependencies.missing_submodules)
         yield f"git submodules that are not fetched here: {shown}; the container fetches them when it opens"

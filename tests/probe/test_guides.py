@@ -541,7 +541,8 @@ def test_a_command_means_what_its_place_says(tmp_path, row):
     assert [each.place for each in found.local] == local.split()
     assert [each.because.removeprefix("README.md:") for each in found.not_followed] == [skipped][: bool(skipped)]
     shown = [line for line in list_choices(found) if line.startswith("not followed: README.md:")]
-    assert all(shown[0].endswith(f", because {each.because}") for each in found.not_followed)
+    assert len(shown) == len(found.not_followed)
+    assert all(line.endswith(f", because {each.because}") for line, each in zip(shown, found.not_followed, strict=True))
 
 
 def test_the_name_of_the_clone_before_a_path_is_the_project(tmp_path):
