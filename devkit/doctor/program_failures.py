@@ -23,6 +23,8 @@ _OF_WORKLOADS = ("CON", "CUD", "HUB", "PRJ", "PYT")
 """Prefixes of errors within containers and projects, which a program of the machine does not report."""
 
 
+_PLACE = re.compile(r" in (\S+):(\d+)$")
+"""File and line of a setting in the project."""
 _REFUSED = re.compile(r"exec(?:: \"| )?(/[\w./+-]+)\"?(?:: stat \S+)?: (permission denied|exec format)", re.IGNORECASE)
 """A program by its path, and what the kernel has against it: `fork/exec /usr/bin/runc: permission denied`."""
 _ABSENT = re.compile(
@@ -89,6 +91,8 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried:
         faults = {"execute bit": "no-execute-bit", "not installed": "absent"}
         fault = next((fault for words, fault in faults.items() if words in failure.message), "broken")
         needed = {"needed": failure.program, "fault": fault, "package": _PACKAGES.get(failure.program, "")}
+    setting = failure.settings[0] if failure.settings else ""
+    place = _PLACE.search(setting)
     shown = problem(
         name,
         subject=failure.program,
@@ -100,11 +104,12 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried:
         variables=failure.works_without,
         shown_variables=", ".join(failure.works_without),
         places=" and ".join(failure.set_in) or "the shell's startup files",
-        setting=failure.settings[0] if failure.settings else "",
-        setting_name=failure.settings[0].partition(" in ")[0] if failure.settings else "",
-        file=failure.settings[0].rpartition(" in ")[2] if failure.settings else "",
+        setting=setting,
+        setting_name=setting.partition(" in ")[0],
+        file=place[1] if place else setting.rpartition(" in ")[2],
+        line=place[2] if place else "",
         log=f"tail -n 20 {quote(path)}" if (path := failure.read_from).startswith("/") else failure.read_from,
-        kind=_name_owner(failure.program),
+        kind="project" if place else _name_owner(failure.program),
     )
     if name == "known" and match:
         return replace(shown, fix=match.fix, confidence=match.confidence)

@@ -215,6 +215,8 @@ class Trial:
     """The variables of the shell without which it starts, by trial."""
     settings: tuple[str, ...] = ()
     """As "key in file": of the daemon, without which it starts, by trial; or of the project, whose value the words repeat."""
+    is_suspected: bool = False
+    """Whether the words only name `settings`, so that no trial without them worked."""
     lacks: tuple[Lack, ...] = ()
 
     @property

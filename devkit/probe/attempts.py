@@ -107,14 +107,19 @@ def find_guilty_variables(
 ) -> tuple[str, ...]:
     """Find the fewest variables without which what failed works; none where a clean environment does not help.
 
-    Halving finds each in as many attempts as the number of variables has binary digits. Those whose names begin with
-    `family` are tried alone first.
+    Those whose names begin with `family` are tried alone first.
     """
     suspects = [name for name in sorted(host.env) if name not in _KEPT_VARIABLES]
     own = [name for name in suspects if family and name.startswith(family)]
-    if own and works_without(own):
-        suspects = own
-    elif not suspects or not works_without(suspects):
+    return find_guilty(own, works_without) or find_guilty(suspects, works_without)
+
+
+def find_guilty(suspects: Sequence[str], works_without: Callable[[Collection[str]], bool]) -> tuple[str, ...]:
+    """Find the fewest of the suspects without which what failed works; none where all of them are not enough.
+
+    Halving finds each in as many attempts as the number of suspects has binary digits.
+    """
+    if not suspects or not works_without(suspects):
         return ()
     if len(suspects) == 1:
         return tuple(suspects)

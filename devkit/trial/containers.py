@@ -22,7 +22,7 @@ from devkit.facts.model import Facts
 from devkit.facts.project import Project
 from devkit.facts.runs import Trial, Trials, Way
 from devkit.facts.values import Unknown
-from devkit.probe.attempts import find_guilty_variables
+from devkit.probe.attempts import find_guilty, find_guilty_variables
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.engine.client import BUILD_PLUGIN, COMPOSE_PLUGIN, find_plugin
@@ -31,6 +31,7 @@ from devkit.probe.engine.daemon_files import read_daemon_settings
 from devkit.probe.engine.last_words import find_named_settings, flatten, list_podman_settings
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
+from devkit.probe.project.places import locate_setting
 from devkit.trial.builds import OUTLINE, Build, find_build_faults, list_builds
 from devkit.trial.image import build_image, has_glibc
 from devkit.trial.programs import (
@@ -45,14 +46,17 @@ from devkit.trial.programs import (
     name_images,
 )
 from devkit.trial.project import (
+    FILES,
     MAX_CONTAINERS,
     MAX_REHEARSED,
+    NOT_CREATED,
+    Request,
     build_rehearsal,
     list_addresses,
-    list_arguments,
     list_drivers,
     list_joints,
     list_prerequisites,
+    list_requests,
     list_run_arguments,
     list_taken_ports,
     name_image,
@@ -67,6 +71,7 @@ PREFIX = "devkit-trial"
 _GPU_KIND = "nvidia.com/gpu"
 MAX_LOOK_UPS = 12
 """Of a project's images; services come first."""
+_MAX_STARTED = MAX_CONTAINERS + MAX_REHEARSED + MAX_LOOK_UPS
 SHORTEST_S = 1.0
 """With less time left nothing is started."""
 MAX_OUTPUT_CHARACTERS = 4000
@@ -101,7 +106,7 @@ _OVERRULED = {
 """Settings of daemon.json that reach every container, and what overrules each. Source: dockerd and `docker run` references."""
 _LISTED = '{{.Names}}\t{{.Ports}}\t{{.Label "com.docker.compose.project.working_dir"}}'
 _OWN = '{{.Label "com.docker.compose.project.working_dir"}}\t{{.Label "com.docker.compose.project"}}'
-_OURS = frozenset({"image", "labels", "entrypoint", "pull_policy", "healthcheck", "depends_on"})
+_OURS = frozenset({"image", "labels", "entrypoint", "pull_policy", "healthcheck", "read_only", "stdin_open"})
 """Of a stand-in, what the project has not said."""
 _REQUEST = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 """What an image for GPUs asks of the runtime nvidia."""
@@ -186,7 +191,7 @@ def try_containers(
         config,
         arguments[:MAX_CONTAINERS],
         tuple(list_prerequisites(config, facts)),
-        tuple(list_arguments(facts, host.env, project)),
+        tuple(list_requests(host, facts, project.rstrip("/"))),
     )
     left_out: tuple[str, ...] = ()
     if clients[0].name == "docker" and project:
@@ -225,13 +230,15 @@ class _Run:
     """Of the project's dev containers."""
     prerequisites: tuple[tuple[str, str], ...]
     """Kinds and names of what has to exist before the project starts."""
-    arguments: tuple[tuple[str, ...], ...]
+    requests: tuple[Request, ...]
     """All that its dev containers say to `docker run`."""
     rehearsal: Mapping[str, Any] = field(default_factory=dict)
     """It as a whole, of stand-ins; empty where Docker's Compose does not start it."""
     look_ups: tuple[LookUp, ...] = ()
     """Of images that are here."""
     builds: tuple[Build, ...] = ()
+    own_images: frozenset[str] = frozenset()
+    """Those that are here, and of which a container can be created without a copy of their volumes."""
     absent: tuple[str, ...] = ()
     """Images that are not here, and that nothing of the project builds."""
 
@@ -369,6 +376,11 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
         os.close(file)
 
 
+def _is_left_out(words: Sequence[str]) -> bool:
+    """Say if an option is not for `create`; a bind mount makes nothing there."""
+    return bool(NOT_CREATED.fullmatch(words[0].partition("=")[0])) and "type=bind" not in words[-1]
+
+
 def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial | None]]:
     """List what the project asks for: its services by Compose, its dev containers as the dev container CLI would."""
     label, command = f"{LABEL}={run.owner}", ("-c", ":")
@@ -377,10 +389,12 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         return "--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}"
 
     def compose(content: Mapping[str, Any], *words: str, arguments: tuple[str, ...]) -> Trial:
-        project = f"{PREFIX}-{run.owner}"
-        with _hold_in_memory(json.dumps(content).encode()) as path:
-            done = run.ask(*client.compose, "--project-name", project, "--file", path, *words)
-        return _tell_rehearsal(run, client, done, content, arguments)
+        def start(services: Mapping[str, Any]) -> ProgramResult:
+            with _hold_in_memory(json.dumps({**content, "services": services}).encode()) as path:
+                options = ("--project-name", f"{PREFIX}-{run.owner}", "--file", path)
+                return run.ask(*client.compose, *options, *words)
+
+        return _tell_rehearsal(run, client, start, content, arguments)
 
     def run_service(number: int, service: str, asked: dict[str, Any]) -> Trial:
         network = "host" if asked.get("network_mode") == "host" else "none"
@@ -389,10 +403,31 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         content = {"services": {service: asked | alone}, "x-podman": {"in_pod": False}}
         return compose(content, "run", "--rm", "--no-deps", *name(number), service, arguments=("run", service))
 
-    def parse(arguments: tuple[str, ...]) -> Trial:
+    def parse(request: Request) -> Trial:
         # An engine that is not there starts nothing, whatever they say.
-        done = run.ask(client.command[0], "--host", "unix:///dev/null", "run", "--help", *arguments)
-        return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
+        done = run.ask(client.command[0], "--host", "unix:///dev/null", "run", "--help", *request.words)
+        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *request.words))
+        return trial if done.code else create(request)
+
+    def create(request: Request) -> Trial:
+        """Let the engine check all that it says, of its own image where that is here; nothing starts."""
+        made = image if request.image.startswith("-") or request.image not in run.own_images else request.image
+        able = {f"{number}": each for number, each in enumerate(request.options) if not _is_left_out(each[1])}
+        named = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{_MAX_STARTED + run.requests.index(request)}")
+
+        def attempt(without: Collection[str]) -> ProgramResult:
+            words = (word for number, (_, each) in able.items() if number not in without for word in each)
+            run.ask(*client.command, "rm", *named[1:]) if without else None
+            return run.ask(*client.command, "create", *words, "--pull=never", _SHELL, *named, "--label", label, made)
+
+        done = attempt(())
+        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("create", request.path))
+        if done.code in (0, TIMED_OUT):
+            return trial
+        guilty = find_guilty([*able], lambda without: attempt(without).code == 0)
+        keys = [able[number] for number in guilty]
+        places = ((key, locate_setting(run.host, run.project, (key,), words[-1])) for key, words in keys)
+        return replace(trial, settings=tuple(f"{key} in {place or request.path}" for key, place in places))
 
     def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
         network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
@@ -407,7 +442,7 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
     for number, look_up in enumerate(run.look_ups, MAX_CONTAINERS + MAX_REHEARSED):
         yield partial(_look_up, run, client, number, look_up)
     if client.name == "docker":
-        yield from (partial(parse, arguments) for arguments in run.arguments)
+        yield from (partial(parse, each) for each in run.requests[:MAX_CONTAINERS])
         if run.rehearsal:
             yield partial(compose, run.rehearsal, "up", "--detach", "--no-build", arguments=("up",))
     else:
@@ -417,13 +452,19 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
 
 
 def _tell_rehearsal(
-    run: _Run, client: _Client, done: ProgramResult, content: Mapping[str, Any], arguments: tuple[str, ...]
+    run: _Run,
+    client: _Client,
+    start: Callable[[Mapping[str, Any]], ProgramResult],
+    content: Mapping[str, Any],
+    arguments: tuple[str, ...],
 ) -> Trial:
-    """Tell how stand-ins of the project ended, with the settings that the engine names."""
+    """Start stand-ins of the project and tell how they end, with the settings without which they start.
+
+    Those that the engine names are suspected first. Where it names some and none is guilty, they are told as suspects.
+    """
+    done = start(content["services"])
     # In the names that the user's own containers and networks would have.
     done = replace(done, err=re.sub(rf"{PREFIX}-{run.owner}[-_]", "", done.err))
-    asked = ((name, {key: each[key] for key in each.keys() - _OURS}) for name, each in content["services"].items())
-    settings = (("the project", *each) for name, kept in asked for each in flatten(kept, name))
     trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", *arguments))
     # Another doctor may rehearse the same project just now, and have its ranges.
     others: list[str] = []
@@ -431,8 +472,37 @@ def _tell_rehearsal(
         others = [name for name in _list_names(run.ask, client)[1] if run.owner not in name] if done.code else []
     if "overlap" in done.err and not others and (found := _find_overlap(run, client)):
         return _make_trial(client, Way.PROJECT, ProgramResult(1, "", found[1]), 0, arguments=found[0])
-    named = find_named_settings(done.err, settings) if done.code and not others else ()
-    return replace(trial, settings=named, is_timed_out=trial.is_timed_out or others != [])
+    trial = replace(trial, is_timed_out=trial.is_timed_out or others != [])
+    if done.code == 0 or trial.is_timed_out:
+        return trial
+    asked = {name: {key: each[key] for key in each.keys() - _OURS} for name, each in content["services"].items()}
+    files = {kind: get_object(run.config, kind) for kind in FILES}
+    values = dict.fromkeys((*flatten(files), *flatten(asked)))
+    named = find_named_settings(done.err, (("", key, value) for key, value in values))
+    keys = [each.removesuffix(" in ") for each in named]
+    every = [f"{name}.{key}" for name, each in asked.items() for key in sorted(each) if each[key] not in ({}, "none")]
+
+    def works(without: Collection[str]) -> bool:
+        services = {
+            name: {key: each[key] for key in each if f"{name}.{key}" not in without}
+            for name, each in content["services"].items()
+        }
+        for each in services.values():
+            each.update({} if "networks" in each else {"network_mode": each.get("network_mode", "none")})
+        return time.monotonic() < run.ends_at and start(services).code == 0
+
+    suspects = [each for each in every if any(key.startswith(f"{each}.") or key == each for key in keys)]
+    guilty = find_guilty(suspects, works) or find_guilty([each for each in every if each not in suspects], works)
+    shown = [each for each in keys if not guilty or each.startswith((*guilty, *FILES))] or [*guilty]
+    settings = tuple(dict.fromkeys(f"{key} in {_locate(run, key, values)}" for key in shown))
+    return replace(trial, settings=settings, is_suspected=not guilty)
+
+
+def _locate(run: _Run, key: str, values: Iterable[tuple[str, str]]) -> str:
+    """Locate a setting of a service, or of a file that services read, in the files of the project."""
+    path = key.split(".") if key.startswith(FILES) else ["services", *key.split(".")]
+    value = next((value for name, value in values if name == key), "")
+    return locate_setting(run.host, run.project, path, value) or "the project"
 
 
 def _find_overlap(run: _Run, client: _Client) -> tuple[tuple[str, ...], str] | None:
@@ -666,7 +736,8 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     pulled += [image for container, image in list_images_of_editors(run.config, facts) if not container.compose_files]
     absent = tuple(image for image in dict.fromkeys(pulled) if image not in images and image not in refusals)
     look_ups = (*run.look_ups, *look_ups[:MAX_LOOK_UPS])
-    return replace(run, rehearsal=rehearsal, look_ups=look_ups, absent=absent), left_out
+    plain = frozenset(name for name, each in images.items() if not each.get("Volumes"))
+    return replace(run, rehearsal=rehearsal, look_ups=look_ups, absent=absent, own_images=plain), left_out
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -792,7 +863,7 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
     def ask(*words: str) -> ProgramResult:
         return run.host.run(words, deadline_s=_CLIENT_S, without=run.variables)
 
-    own = (f"{Way.PROJECT}-{number}" for number in range(MAX_CONTAINERS + MAX_REHEARSED + MAX_LOOK_UPS))
+    own = (f"{Way.PROJECT}-{number}" for number in range(_MAX_STARTED + MAX_CONTAINERS))
     names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
     is_alone = not run.rehearsal
     while True:

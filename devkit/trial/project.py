@@ -4,11 +4,21 @@ import json
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from devkit.facts.model import Facts
 from devkit.facts.project import DevContainer, Project
-from devkit.probe.documents import get_object, get_objects, get_text, get_texts
+from devkit.probe.documents import (
+    ABSENT,
+    DocumentNode,
+    InvalidDocument,
+    get_object,
+    get_objects,
+    get_text,
+    get_texts,
+    parse_jsonc_tree,
+)
 from devkit.probe.host import Host
 from devkit.trial.surroundings import LISTENING, list_sockets
 
@@ -16,18 +26,23 @@ MAX_REHEARSED = 8
 """Services of a project that start together. Those that ask for a GPU come first."""
 MAX_CONTAINERS = 4
 """Of each kind; more would take longer than a doctor may. Those that ask for a GPU come first."""
-_KEPT = re.compile(
-    r"runtime|gpus|devices|device_cgroup_rules|cpu.*|mem.*|shm_size|pids_limit|ulimits|cap_add|cgroup.*|storage_opt"
-    r"|sysctls|tmpfs|init|deploy|userns_mode|oom_.*|blkio_config"
+_LEFT_OUT = re.compile(
+    r"image|build|platform|command|entrypoint|user|group_add|working_dir|healthcheck|environment|env_file|stdin_open|tty"
+    r"|read_only|post_start|pre_st\w+|volumes.*|secrets|configs|container_name|networks|mac_address|ports|depends_on"
+    r"|.*links|.*labels?|annotations|scale|develop|provider|models|use_api_socket|credential_spec|pull_.*|privileged"
+    r"|network_mode|ipc|pid|uts"
 )
-"""What a service asks of the machine and the engine. All else is of its image, its network or its neighbors.
+"""What a service says of its image, its network, its neighbors and Compose itself. The engine judges all else.
 
-A stranger may have written it. So it names no logging driver, which would connect to a host, no program as a runtime, which
-the engine would run as root, no profile, which the client would read, and no label of SELinux, which would go onto files of
-this machine.
+A stranger may have written it. So it names no logging driver that connects to a host, no program as a runtime, which the
+engine would run as root, no profile, which the client would read, and no label of SELinux, which would go onto files of
+this machine; and nothing starts it again.
 """
-_NAMESPACES = ("network_mode", "ipc")
-"""Sysctls belong to them: an engine may refuse one in the host's namespace, or that namespace as a whole."""
+_LOCAL_LOGS = ("json-file", "local", "none")
+_OF_MACHINE = re.compile(r"no-new-privilege.*|apparmor[=:].*")
+"""What security options say that neither the client reads nor a file gets."""
+_NAMESPACES = ("network_mode", "ipc", "pid", "uts")
+"""Those of the host, or of another service. Sysctls belong to them: an engine may refuse one in the host's namespace."""
 _HOST_FLAGS = re.compile(r"--(?:net(?:work)?|ipc)[= ]host")
 _NETWORK = re.compile(
     r"(?:^| )--net(?:work)?[= ](?:container:([\w.-]+)|(?!(?:host|none|bridge|default)\b)([\w.-]+))(?= |$)"
@@ -46,6 +61,16 @@ _PROJECT_FILE = re.compile(
 )
 """A file of the project that the client reads: whether it is there is seen by a mount of it."""
 _PROFILE = re.compile(r"seccomp[=:](?!unconfined|builtin)(?!.*\.\.)([\w.][\w./-]*)")
+_OPTIONS = {
+    **{"appPort": "--publish", "workspaceMount": "--mount", "mounts": "--mount", "containerUser": "--user"},
+    **{"capAdd": "--cap-add", "securityOpt": "--security-opt"},
+}
+"""Keys of devcontainer.json by the option of `docker run` that the dev container CLI makes of them."""
+NOT_CREATED = re.compile(
+    r"-v.*|--volume|--mount|--name|--cidfile|--use-api-socket|--pull|--rm|-[it]*d[it]*|--detach.*|--sig-proxy"
+)
+"""Options of `run` that `create` lacks, that make a volume or write a file, or that name the container."""
+_KNOWN = re.compile(r"\$\{(\w+)\}")
 _VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
 _GPU = re.compile(r"nvidia|gpu")
 
@@ -97,6 +122,8 @@ def build_rehearsal(
             stand_in["networks"] = joined
         else:
             stand_in.setdefault("network_mode", mode if mode.removeprefix("service:") in chosen else "none")
+        if mode == "host" and {each.partition(":")[0] for each in get_texts(service, "links")} & chosen.keys():
+            stand_in["links"] = service["links"]  # which the engine refuses
         is_checked = key in watched and _is_checked(service, name_image(config, key), has_health_check)
         if is_checked is not False:
             stand_in["healthcheck"] = {"test": ["CMD", "/bin/sh", "-c", ":"], "interval": "100ms"}
@@ -148,10 +175,16 @@ def _isolate(network: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str,
 
 
 def _keep(service: Mapping[str, Any], config: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    kept = {key: value for key, value in service.items() if _KEPT.fullmatch(key) and value}
+    kept = {key: value for key, value in service.items() if not _LEFT_OUT.fullmatch(key) and value}
     kept |= {key: "host" for key in _NAMESPACES if service.get(key) == "host"}
-    if "/" in get_text(kept, "runtime"):
-        del kept["runtime"]
+    kept["security_opt"] = [each for each in get_texts(service, "security_opt") if _OF_MACHINE.fullmatch(each)]
+    is_unsafe = {
+        "runtime": "/" in get_text(kept, "runtime"),
+        "logging": get_text(get_object(kept, "logging"), "driver") not in _LOCAL_LOGS,
+        "restart": get_text(kept, "restart") in ("always", "unless-stopped"),
+        "security_opt": not kept["security_opt"],
+    }
+    kept = {key: value for key, value in kept.items() if not is_unsafe.get(key)}
     if resources := get_object(service, "deploy", "resources"):
         kept["deploy"] = {"resources": resources}
     else:
@@ -236,14 +269,57 @@ def _bind(source: str, target: str) -> dict[str, Any]:
     return {"type": "bind", "source": source, "target": target, "read_only": True, "bind": {"create_host_path": False}}
 
 
-def list_arguments(facts: Facts, variables: Mapping[str, str], folder: str) -> Iterator[tuple[str, ...]]:
-    """Yield all that each dev container says to `docker run`, where this machine knows the variables in it."""
+@dataclass(frozen=True)
+class Request:
+    """All that a dev container says to `docker run`: for each key of its file, words that belong together."""
+
+    path: str
+    image: str
+    options: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All of them, as the dev container CLI hands them on."""
+        return tuple(word for _, words in self.options for word in words)
+
+
+def list_requests(host: Host, facts: Facts, folder: str) -> Iterator[Request]:
+    """Yield what each dev container says to `docker run`, where this machine knows the variables in it."""
+    known = {"localWorkspaceFolder": folder, "localWorkspaceFolderBasename": posixpath.basename(folder)}
+    known |= {"devcontainerId": "0" * 52}
     for each in list_dev_containers(facts):
-        texts = (item.text.replace("${localWorkspaceFolder}", folder) for item in each.run_args)
-        words = tuple(_fill(text, variables) for text in texts)
+        try:
+            root = parse_jsonc_tree((folder and host.read(f"{folder}/{each.path}")) or "", file=each.path)
+        except InvalidDocument:
+            root = ABSENT  # what is wrong with it, another check says
+        given = [(key, option, node) for key, option in _OPTIONS.items() for node in _list_items(root.at(key))]
+        options: list[tuple[str, tuple[str, ...]]] = [(key, (option, _write(node))) for key, option, node in given]
+        options += [(key, (f"--{key}",)) for key in ("init", "privileged") if root.at(key).text == "true"]
+        texts = [item.text for item in each.run_args]
+        while texts:
+            takes_next = texts[0].startswith("-") and "=" not in texts[0] and not " ".join(texts[1:2]).startswith("-")
+            options.append(("runArgs", tuple(texts[: 1 + takes_next])))
+            del texts[: 1 + takes_next]
+        filled = tuple(
+            (
+                key,
+                tuple(_fill(_KNOWN.sub(lambda found: known.get(found[1], found[0]), word), host.env) for word in words),
+            )
+            for key, words in options
+        )
+        request = Request(each.path, each.image.value if each.image else "", filled)
         # `--help=false` would undo the word by which the client only parses them.
-        if words and not any("${" in word or word.startswith("--help") for word in words):
-            yield words
+        if options and not any("${" in word or word.startswith("--help") for word in request.words):
+            yield request
+
+
+def _list_items(node: DocumentNode) -> tuple[DocumentNode, ...]:
+    return node.items or ((node,) if node else ())
+
+
+def _write(node: DocumentNode) -> str:
+    """Write a value as the dev container CLI does: a mount as text."""
+    return node.text or ",".join(f"{name}={each.text}" for name, each in node.fields.items())
 
 
 def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str = "") -> Iterator[tuple[str, ...]]:

@@ -36,11 +36,12 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
         is_asked = trial.way is Way.PROJECT and (trial.arguments[0] != "compose" or trial.arguments[1:-1] == ("up",))
         match = None if needed["fault"] or is_asked else explain(trial)
         absent = _ABSENT.search(trial.err) if trial.way is Way.PROJECT else None
-        if trial.works_without or (trial.settings and not absent):
+        is_file = any(each.startswith(("configs.", "secrets.")) for each in trial.settings)
+        if trial.works_without or (trial.settings and (is_file or not absent)):
             way, settings = describe_way(trial), trial.settings
             reason = reason or "it does not end"
             failure = ProgramFailure(way, (reason,), way, 1, trial.works_without, settings=settings)
-            yield report_failure(failure, is_tried=trial.way is not Way.PROJECT)
+            yield report_failure(failure, is_tried=not trial.is_suspected)
             continue
         kind = f"{trial.engine}-socket" if absent and absent[1].endswith(".sock") else "source"
         seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]

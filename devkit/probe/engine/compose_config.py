@@ -26,6 +26,7 @@ from devkit.probe.host import Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
 from devkit.probe.project.devcontainer import LOCAL_FOLDER, find_compose_file_nodes
+from devkit.probe.project.places import locate_words
 
 PODMAN_COMPOSE = "podman-compose"
 _DEADLINE_S = 3.0
@@ -76,7 +77,9 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
     failure = replace(failure, read_from=name)
     if not failure.works_without:
         own = (("this shell", name, value) for name, value in host.env.items() if name.startswith("COMPOSE_"))
-        failure = replace(failure, settings=find_named_settings(" ".join(failure.words), own))
+        words = " ".join(failure.words)
+        settings = find_named_settings(words, own) or locate_words(host, project.rstrip("/"), words)
+        failure = replace(failure, settings=settings)
     return {}, failure
 
 

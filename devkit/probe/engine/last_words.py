@@ -107,7 +107,8 @@ def find_named_settings(said: str, settings: Iterable[tuple[str, str, str]]) -> 
     """
 
     def is_quoted(key: str) -> bool:
-        return re.search(rf"['\"`]{re.escape(key.rpartition('.')[2])}['\"`]", said) is not None
+        names = (re.escape(each).replace("_", "[_-]") for each in key.split(".")[-2:])
+        return any(re.search(rf"['\"`]{each}['\"`]|--{each}\b", said) for each in names)
 
     return tuple(
         f"{key} in {path}"
