@@ -11,7 +11,7 @@ from devkit.doctor.signatures.model import Match
 from devkit.facts.model import Facts
 from devkit.facts.runs import CudaCall, Deep, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
-from devkit.text import format_count, join_some, join_words, to_one_line
+from devkit.text import format_count, join_words, to_one_line
 
 STARTS, GETS_GPUS = "ENG017", "CTK013"
 """The checks of the trials: a container starts, and it gets the GPUs."""
@@ -96,8 +96,12 @@ def list_trials(facts: Facts) -> tuple[Trial, ...]:
 
 
 def is_tried(facts: Facts) -> bool:
-    """Say if something proved that this machine's GPUs can be used: a container that got them, or CUDA itself."""
+    """Say if something proved that this machine's GPUs can be used: a container that got them, or CUDA itself.
+
+    A project of which something shows only where it starts is not tried.
+    """
     is_proven = any(each.is_for_gpu and not find_fault(each, facts) for each in list_trials(facts))
+    is_proven &= not (isinstance(facts.trials, Trials) and facts.trials.pending)
     has_cuda = isinstance(facts.deep, Deep) and isinstance(facts.deep.cuda, CudaCall) and facts.deep.cuda.code == 0
     return is_proven or has_cuda
 
@@ -121,13 +125,13 @@ def describe_outcome(facts: Facts) -> str:
     """Describe what was proved in a few words: "containers start with 2 GPUs"; or that nothing was."""
     fine = [each for each in list_trials(facts) if not find_fault(each, facts)]
     if not is_tried(facts):
+        if isinstance(facts.trials, Trials) and facts.trials.pending:
+            return f"settings look right; not tried: {join_words(facts.trials.pending)}"
         return "settings look right, but " + (
             describe_trials(facts) if not fine else "no container was tried with a GPU"
         )
     # What a project's containers ask for is tried with a shell of this machine in place of their programs.
     left_out = "; the project's programs were not run" if any(each.way is Way.PROJECT for each in fine) else ""
-    absent = facts.trials.absent if isinstance(facts.trials, Trials) else ()
-    left_out += f"; not here, and not pulled: {join_some(absent)}" if absent else ""
     started = f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"
     return f"{started}{left_out}"
 

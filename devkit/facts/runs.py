@@ -234,5 +234,5 @@ class Trials:
     """The engine's command and a name, such as "podman devkit-trial-1-2-3-gpus"."""
     untried: tuple[str, ...] = ()
     """What the project asks for beyond them: its services by name."""
-    absent: tuple[str, ...] = ()
-    """Images of the project that are not on this machine, and that no file of it builds: a trial pulls none."""
+    pending: tuple[str, ...] = ()
+    """What shows only where the project itself starts, with the command that tries it: "the image pg:16 (docker pull pg:16)"."""

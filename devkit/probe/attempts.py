@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from time import monotonic
 
 from devkit.facts.programs import ProgramFailure
@@ -117,26 +118,26 @@ def find_guilty_variables(
 def find_guilty(suspects: Sequence[str], works_without: Callable[[Collection[str]], bool]) -> tuple[str, ...]:
     """Find the fewest of the suspects without which what failed works; none where all of them are not enough.
 
-    Halving finds each in as many attempts as the number of suspects has binary digits.
+    Halving finds each in as many attempts as the number of suspects has binary digits; none is made twice.
     """
-    if not suspects or not works_without(suspects):
+    works = cache(lambda without: works_without(without))
+    if not suspects or not works(tuple(suspects)):
         return ()
-    if len(suspects) == 1:
-        return tuple(suspects)
-    guilty: list[str] = []
-    while not guilty or not works_without(guilty):
+    guilty: tuple[str, ...] = ()
+    left = tuple(suspects)
+    while not guilty or not works(guilty):
         # The shortest head of the suspects that helps, beside those found: its last is guilty.
-        short, long = 0, len(suspects)
+        short, long = 1, len(left)
         while short < long:
             middle = (short + long) // 2
-            if works_without((*guilty, *suspects[:middle])):
+            if works((*guilty, *left[:middle])):
                 long = middle
             else:
                 short = middle + 1
-        if not 0 < long <= len(suspects):
+        if not left:
             return ()  # what failed and worked in turn is not a matter of variables
-        guilty.append(suspects[long - 1])
-        suspects = suspects[: long - 1]
+        guilty = (*guilty, left[long - 1])
+        left = left[: long - 1]
     return tuple(sorted(guilty))
 
 

@@ -39,7 +39,6 @@ from devkit.trial.programs import (
     NO_EXEC,
     NOT_STARTED,
     LookUp,
-    list_images_of_editors,
     list_look_ups,
     list_misnamed,
     list_scripts,
@@ -55,11 +54,11 @@ from devkit.trial.project import (
     list_addresses,
     list_drivers,
     list_joints,
+    list_pending,
     list_prerequisites,
     list_requests,
     list_run_arguments,
     list_taken_ports,
-    name_image,
 )
 from devkit.trial.surroundings import SCRIPT as SHOW_SURROUNDINGS
 from devkit.trial.surroundings import find_lacks
@@ -202,6 +201,8 @@ def try_containers(
     run = replace(run, look_ups=tuple(scripts))
     if (name_images(config, facts) or "services" in config) and (clients[0].compose or not has_services):
         run, left_out = _rehearse(run, clients[0], facts)
+    else:
+        run = replace(run, pending=tuple(list_pending(config, facts, ())))
     if isinstance(facts.project, Project) and not (has_services and clients[0].compose):
         is_unread = isinstance(facts.compose_config, Unknown) or not clients[0].compose
         left_out += tuple(each.name for each in facts.project.services if is_unread)
@@ -212,7 +213,7 @@ def try_containers(
         tuple(trial for tried, _ in each for trial in tried),
         tuple(name for _, left in each for name in left),
         (*left_out, *(f"docker run {' '.join(words)}" for words in arguments[MAX_CONTAINERS:])),
-        run.absent,
+        run.pending,
     )
 
 
@@ -239,8 +240,8 @@ class _Run:
     builds: tuple[Build, ...] = ()
     own_images: frozenset[str] = frozenset()
     """Those that are here, and of which a container can be created without a copy of their volumes."""
-    absent: tuple[str, ...] = ()
-    """Images that are not here, and that nothing of the project builds."""
+    pending: tuple[str, ...] = ()
+    """As Trials has it."""
 
     @property
     def variables(self) -> list[str]:
@@ -413,21 +414,24 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         """Let the engine check all that it says, of its own image where that is here; nothing starts."""
         made = image if request.image.startswith("-") or request.image not in run.own_images else request.image
         able = {f"{number}": each for number, each in enumerate(request.options) if not _is_left_out(each[1])}
-        named = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{_MAX_STARTED + run.requests.index(request)}")
+        name = f"{PREFIX}-{run.owner}-{Way.PROJECT}-{_MAX_STARTED + run.requests.index(request)}"
 
         def attempt(without: Collection[str]) -> ProgramResult:
             words = (word for number, (_, each) in able.items() if number not in without for word in each)
-            run.ask(*client.command, "rm", *named[1:]) if without else None
-            return run.ask(*client.command, "create", *words, "--pull=never", _SHELL, *named, "--label", label, made)
+            named = ("--name", "-".join((name, *without)), "--label", label)
+            return run.ask(*client.command, "create", *words, "--pull=never", _SHELL, *named, made)
 
         done = attempt(())
         trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("create", request.path))
         if done.code in (0, TIMED_OUT):
             return trial
         guilty = find_guilty([*able], lambda without: attempt(without).code == 0)
-        keys = [able[number] for number in guilty]
-        places = ((key, locate_setting(run.host, run.project, (key,), words[-1])) for key, words in keys)
-        return replace(trial, settings=tuple(f"{key} in {place or request.path}" for key, place in places))
+        told = (
+            (" ".join(words) if key == "runArgs" else key, key, words[-1])
+            for key, words in (able[each] for each in guilty)
+        )
+        places = ((shown, locate_setting(run.host, run.project, (key,), value)) for shown, key, value in told)
+        return replace(trial, settings=tuple(f"{shown} in {place or request.path}" for shown, place in places))
 
     def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
         network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
@@ -491,9 +495,18 @@ def _tell_rehearsal(
             each.update({} if "networks" in each else {"network_mode": each.get("network_mode", "none")})
         return time.monotonic() < run.ends_at and start(services).code == 0
 
-    suspects = [each for each in every if any(key.startswith(f"{each}.") or key == each for key in keys)]
+    said = done.err.lower()
+
+    def count_named(key: str) -> float:
+        """Return the share of a key's words that the engine says; 1 also where it repeats the value."""
+        words = re.findall(r"[a-z]{3,}(?=s)|[a-z]{3,}", key.rpartition(".")[2])
+        repeats = any(f"{each}.".startswith(f"{key}.") for each in keys)
+        return 1 if repeats else sum(word in said for word in words) / max(1, len(words))
+
+    suspects = sorted(filter(count_named, every), key=count_named, reverse=True)
     guilty = find_guilty(suspects, works) or find_guilty([each for each in every if each not in suspects], works)
     shown = [each for each in keys if not guilty or each.startswith((*guilty, *FILES))] or [*guilty]
+    shown = shown or [each for each in suspects if count_named(each) == 1]
     settings = tuple(dict.fromkeys(f"{key} in {_locate(run, key, values)}" for key in shown))
     return replace(trial, settings=settings, is_suspected=not guilty)
 
@@ -694,7 +707,6 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
         )
     images = _parse_images(said, wanted)
     refusals = dict(_list_refusals(run, client, wanted - images.keys()))
-    services = get_object(run.config, "services")
     # The dev container CLI gives the project a different name than Compose; the folder is the same.
     rows = [row.partition("\t") for row in listed.splitlines()]
     started = {name for folder, _, name in rows if f"{folder}/".startswith(f"{run.project}/")}
@@ -732,12 +744,10 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))
     rehearsal = rehearsal if rehearsal["services"] else {}
-    pulled = [name_image(run.config, key) for key, each in services.items() if not get_object(each, "build")]
-    pulled += [image for container, image in list_images_of_editors(run.config, facts) if not container.compose_files]
-    absent = tuple(image for image in dict.fromkeys(pulled) if image not in images and image not in refusals)
+    pending = tuple(list_pending(run.config, facts, {*images, *refusals}))
     look_ups = (*run.look_ups, *look_ups[:MAX_LOOK_UPS])
     plain = frozenset(name for name, each in images.items() if not each.get("Volumes"))
-    return replace(run, rehearsal=rehearsal, look_ups=look_ups, absent=absent, own_images=plain), left_out
+    return replace(run, rehearsal=rehearsal, look_ups=look_ups, pending=pending, own_images=plain), left_out
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -865,7 +875,7 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
 
     own = (f"{Way.PROJECT}-{number}" for number in range(_MAX_STARTED + MAX_CONTAINERS))
     names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
-    is_alone = not run.rehearsal
+    is_alone = not run.rehearsal and not run.requests
     while True:
         # An image that goes had no container.
         if is_alone and ask(*client.command, "image", "rm", image).code in (0, NOT_FOUND):

@@ -132,6 +132,26 @@ def build_rehearsal(
     return {"services": services, "networks": networks}, tuple(untried)
 
 
+def list_pending(config: Mapping[str, Any], facts: Facts, known: Collection[str]) -> Iterator[str]:
+    """Yield what shows only where the project itself starts: images that are not `known`, builds, and what services wait for.
+
+    Each is told with the command that tries it.
+    """
+    services = get_object(config, "services")
+    images = {name: name_image(config, name) for name in services}
+    built = [name for name in services if get_object(services, name, "build") and images[name] not in known]
+    yield from (f"the build of {name} (docker compose build {name})" for name in built)
+    own = list_dev_containers(facts)
+    yield from (f"the build of {each.path} (devcontainer build --workspace-folder .)" for each in own if each.build)
+    pulled = [image for name, image in images.items() if name not in built]
+    pulled += [each.image.value for each in own if each.image and not each.build and "$" not in each.image.value]
+    yield from (f"the image {each} (docker pull {each})" for each in dict.fromkeys(pulled) if each not in known)
+    for name, service in services.items():
+        links = get_object(service, "depends_on").items()
+        waits = [other for other, link in links if get_text(link, "condition") in (_HEALTHY, _COMPLETED)]
+        yield from (f"{name}'s wait for {each} (docker compose up {name})" for each in waits if each in services)
+
+
 def list_joints(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what of a project shows only where its services start together."""
     services = get_object(config, "services").values()

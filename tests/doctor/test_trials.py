@@ -184,9 +184,21 @@ CASES = [
     ("PRJ041", tried(own(code=125, err=STRANGE), own()), "error: docker compose run train", "one of two services"),
     (
         "PRJ041",
-        tried(own(code=1, err=NO_NODE, settings=("train.devices.source in the project",))),
-        "error: mentions train.devices.source | docker compose config",
+        tried(own(code=1, err=NO_NODE, settings=("train.devices in the project",), is_suspected=True)),
+        "error: mentions train.devices in | docker compose config",
         "a device of another machine",
+    ),
+    (
+        "PRJ041",
+        tried(own(code=1, err="Minimum memoryswap", settings=("a.memswap_limit in dev/c.yaml:7",))),
+        "error: fails because of a.memswap_limit in dev/c.yaml:7; it works without it | ${EDITOR:-vi} +7 dev/c.yaml",
+        "a setting without which it starts",
+    ),
+    (
+        "PRJ041",
+        failing("compose", "up", err="bind source path does not exist: /d", settings=("configs.t.file in c.yaml:9",)),
+        "error: because of configs.t.file in c.yaml:9 | ${EDITOR:-vi} +9 c.yaml",
+        "a file that is missing",
     ),
     (
         "PRJ041",
@@ -380,8 +392,8 @@ def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
             id="beside a project's container",
         ),
         pytest.param(
-            changed(healthy(), {"trials": Trials((WORKS, own()), (), absent=("pg:16",))}),
-            "containers start with 1 GPU; the project's programs were not run; not here, and not pulled: pg:16",
+            changed(healthy(), {"trials": Trials((WORKS, own()), (), pending=("the image pg:16 (docker pull pg:16)",))}),
+            "settings look right; not tried: the image pg:16 (docker pull pg:16)",
             id="an image that is not here",
         ),
         pytest.param(healthy(), "settings look right, but not tried", id="not tried"),

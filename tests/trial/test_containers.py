@@ -363,13 +363,16 @@ def test_a_program_of_the_project_is_looked_up_where_it_cannot_run(
     assert all(safe < set(call) and "--security-opt=seccomp=/proc/" in " ".join(call) for call in calls)
 
 
-def test_images_that_are_not_here_and_that_nothing_builds_are_named(engine, tmp_path):
-    services = {"a": {"image": "own"}, "b": {"image": "far"}, "c": {"build": {"context": str(tmp_path)}}}
+def test_what_shows_only_where_the_project_starts_is_named_with_its_command(engine, tmp_path):
+    waits = {"a": {"condition": "service_healthy"}, "c": {"condition": "service_started"}}
+    services = {"a": {"image": "own"}, "b": {"image": "far", "depends_on": waits}, "c": {"build": {"context": "/c"}}}
     write_project(tmp_path, {"services": services})
     image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
     engine(f"echo '{image}'")
     facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
-    assert try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).absent == ("far",)
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).pending
+    pulled = "the image far (docker pull far)"
+    assert found == ("the build of c (docker compose build c)", pulled, "b's wait for a (docker compose up b)")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from devkit.facts.programs import ProgramFailure
 from devkit.facts.runs import Trial, Way
 from devkit.facts.values import Unknown
 
+_WITH_STAND_INS = ", with a stand-in for the project's programs"
 _ABSENT = re.compile(r"(?:bind source path does not exist: |statfs )(/[^\s:]+)")
 """The source of a mount, in the words of Docker and Podman."""
 
@@ -46,7 +47,7 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
         kind = f"{trial.engine}-socket" if absent and absent[1].endswith(".sock") else "source"
         seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]
         seen += [f"in it: {name} {value}" for name, value in _list_seen(trial)]
-        seen += [f"{describe_way(each)}: works" for each in works]
+        seen += [f"{describe_way(each)}: works{_WITH_STAND_INS if each.way is Way.PROJECT else ''}" for each in works]
         yield problem(
             fault,
             severity=Severity.WARNING if is_minor else None,
