@@ -21,6 +21,8 @@ _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
 _FAULTS = {
     ("build",): "does-not-build",
+    ("build", "--ignorefile"): "leaves-out",
+    ("compose", "build"): "needs-build",
     ("run", "--interactive"): "ends",
     ("run", "--mount"): "writes-to-volume",
     ("exec", "--user"): "writes-to-folder",

@@ -11,7 +11,7 @@ from devkit.facts.project import Project
 from devkit.probe.documents import InvalidDocument, get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.project.dockerfile import parse_dockerfile
-from devkit.trial.project import list_dev_containers
+from devkit.trial.project import list_dev_containers, name_image
 
 OUTLINE = ("--allow=fs.read=*", "--progress=plain", "--call=outline,format=json")
 """Options of `docker buildx bake`, by which it prints what the instructions need."""
@@ -30,6 +30,9 @@ class Build:
     target: dict[str, Any]
     secrets: frozenset[str]
     """IDs; "ssh" and the ID of an agent are those of an SSH agent."""
+    service: str
+    image: str
+    """Which it makes; "" where nobody knows its name."""
 
 
 def list_builds(host: Host, config: Mapping[str, Any], facts: Facts, folder: str, image: str) -> Iterator[Build]:
@@ -39,18 +42,23 @@ def list_builds(host: Host, config: Mapping[str, Any], facts: Facts, folder: str
     """
     known = facts.project if isinstance(facts.project, Project) else None
     files = {f"{folder}/{each.path}" for each in known.dockerfiles} if known else set()
-    wanted = [get_object(each, "build") for each in get_object(config, "services").values()]
+    services = get_object(config, "services")
+    wanted = [(name, name_image(config, name), get_object(each, "build")) for name, each in services.items()]
     wanted += [
-        {
-            "context": f"{folder}/{own.context}",
-            "dockerfile": f"{folder}/{own.dockerfile}",
-            "target": own.target,
-            "args": {each.name: each.value for each in own.args},
-        }
+        (
+            "",
+            "",
+            {
+                "context": f"{folder}/{own.context}",
+                "dockerfile": f"{folder}/{own.dockerfile}",
+                "target": own.target,
+                "args": {each.name: each.value for each in own.args},
+            },
+        )
         for each in list_dev_containers(facts)
         if (own := each.build) is not None
     ]
-    for build in wanted:
+    for service, image_name, build in wanted:
         context = get_text(build, "context")
         path = posixpath.normpath(posixpath.join(context, get_text(build, "dockerfile") or "Dockerfile"))
         text = host.read(path) if path in files else None
@@ -79,14 +87,19 @@ def list_builds(host: Host, config: Mapping[str, Any], facts: Facts, folder: str
         }
         if stage := get_text(build, "target"):
             target["target"] = stage
-        yield Build(posixpath.relpath(path, folder), target, frozenset(secrets))
+        yield Build(posixpath.relpath(path, folder), target, frozenset(secrets), service, image_name)
 
 
-def find_build_faults(host: Host, build: Build, said: ProgramResult, target: str) -> Iterator[str]:
-    """Yield what BuildKit refuses of a build by its outline, and which files and secrets its instructions would not get."""
+def find_build_faults(
+    host: Host, build: Build, said: ProgramResult, target: str
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what BuildKit refuses of a build by its outline, and which files and secrets its instructions would not get.
+
+    Each comes with the words that tell it, empty where it is the build as a whole.
+    """
     refusals = re.findall(rf"^ERROR: (?:target {target}: )?failed to solve: (.*)", said.err, re.MULTILINE)
     # What a registry has, the policy of the trial forbids BuildKit to ask.
-    yield from (each for each in refusals if "source metadata" not in each)
+    yield from ((each, ()) for each in refusals if "source metadata" not in each)
     context = get_text(build.target, "context")
     patterns = host.read(f"{context}/.dockerignore") or ""
     lines = get_text(build.target, "dockerfile-inline").splitlines()
@@ -96,7 +109,8 @@ def find_build_faults(host: Host, build: Build, said: ProgramResult, target: str
         is_whole = found is not None and (found.kind == "file" or "!" not in patterns)
         # Of several builds, BuildKit does not say whose line it is.
         if is_whole and any(name in text for text in lines[int(line) - 1 : int(line)]):
-            yield f"line {line}: .dockerignore leaves {name} out of the build"
+            fault = f"line {line} of {build.dockerfile}: .dockerignore leaves {name} out of the build"
+            yield fault, ("build", "--ignorefile", f"{context}/.dockerignore", f"!{name}")
     try:
         content = parse_json(said.out)
     except ValueError:
@@ -105,4 +119,4 @@ def find_build_faults(host: Host, build: Build, said: ProgramResult, target: str
     for prefix, key in (("", "secrets"), ("ssh ", "ssh")):
         for each in get_objects(outline, key):
             if (name := prefix + get_text(each, "name")) not in build.secrets:
-                yield f"an instruction mounts the secret {name}, which nothing gives to the build"
+                yield f"an instruction mounts the secret {name}, which nothing gives to the build", ()

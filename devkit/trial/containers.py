@@ -238,8 +238,8 @@ class _Run:
     look_ups: tuple[LookUp, ...] = ()
     """Of images that are here."""
     builds: tuple[Build, ...] = ()
-    own_images: frozenset[str] = frozenset()
-    """Those that are here, and of which a container can be created without a copy of their volumes."""
+    images: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Those of the project that are here, as the engine describes them."""
     pending: tuple[str, ...] = ()
     """As Trials has it."""
 
@@ -377,6 +377,38 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
         os.close(file)
 
 
+def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
+    """Let the client parse all that a dev container says, and the engine check it; nothing starts.
+
+    The container is of its own image where that is here. The settings without which it can be created are told.
+    """
+    # An engine that is not there starts nothing, whatever they say.
+    done = run.ask(client.command[0], "--host", "unix:///dev/null", "run", "--help", *request.words)
+    if done.code:
+        return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *request.words))
+    # The engine would copy what an image has for a volume.
+    is_plain = request.image in run.images and not run.images[request.image].get("Volumes")
+    made = request.image if is_plain and not request.image.startswith("-") else image
+    able = {f"{number}": each for number, each in enumerate(request.options) if not _is_left_out(each[1])}
+    name = f"{PREFIX}-{run.owner}-{Way.PROJECT}-{_MAX_STARTED + run.requests.index(request)}"
+
+    def attempt(without: Collection[str]) -> ProgramResult:
+        words = (word for number, (_, each) in able.items() if number not in without for word in each)
+        named = ("--name", "-".join((name, *without)), "--label", f"{LABEL}={run.owner}")
+        return run.ask(*client.command, "create", *words, "--pull=never", _SHELL, *named, made)
+
+    done = attempt(())
+    trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("create", request.path))
+    if done.code in (0, TIMED_OUT):
+        return trial
+    guilty = find_guilty([*able], lambda without: attempt(without).code == 0)
+    told = (
+        (" ".join(words) if key == "runArgs" else key, key, words) for key, words in (able[each] for each in guilty)
+    )
+    places = ((shown, locate_setting(run.host, run.project, (key,), words[-1])) for shown, key, words in told)
+    return replace(trial, settings=tuple(f"{shown} in {place or request.path}" for shown, place in places))
+
+
 def _is_left_out(words: Sequence[str]) -> bool:
     """Say if an option is not for `create`; a bind mount makes nothing there."""
     return bool(NOT_CREATED.fullmatch(words[0].partition("=")[0])) and "type=bind" not in words[-1]
@@ -404,35 +436,6 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         content = {"services": {service: asked | alone}, "x-podman": {"in_pod": False}}
         return compose(content, "run", "--rm", "--no-deps", *name(number), service, arguments=("run", service))
 
-    def parse(request: Request) -> Trial:
-        # An engine that is not there starts nothing, whatever they say.
-        done = run.ask(client.command[0], "--host", "unix:///dev/null", "run", "--help", *request.words)
-        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *request.words))
-        return trial if done.code else create(request)
-
-    def create(request: Request) -> Trial:
-        """Let the engine check all that it says, of its own image where that is here; nothing starts."""
-        made = image if request.image.startswith("-") or request.image not in run.own_images else request.image
-        able = {f"{number}": each for number, each in enumerate(request.options) if not _is_left_out(each[1])}
-        name = f"{PREFIX}-{run.owner}-{Way.PROJECT}-{_MAX_STARTED + run.requests.index(request)}"
-
-        def attempt(without: Collection[str]) -> ProgramResult:
-            words = (word for number, (_, each) in able.items() if number not in without for word in each)
-            named = ("--name", "-".join((name, *without)), "--label", label)
-            return run.ask(*client.command, "create", *words, "--pull=never", _SHELL, *named, made)
-
-        done = attempt(())
-        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("create", request.path))
-        if done.code in (0, TIMED_OUT):
-            return trial
-        guilty = find_guilty([*able], lambda without: attempt(without).code == 0)
-        told = (
-            (" ".join(words) if key == "runArgs" else key, key, words[-1])
-            for key, words in (able[each] for each in guilty)
-        )
-        places = ((shown, locate_setting(run.host, run.project, (key,), value)) for shown, key, value in told)
-        return replace(trial, settings=tuple(f"{shown} in {place or request.path}" for shown, place in places))
-
     def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
         network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
         named = (*name(number), "--label", label)
@@ -446,7 +449,7 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
     for number, look_up in enumerate(run.look_ups, MAX_CONTAINERS + MAX_REHEARSED):
         yield partial(_look_up, run, client, number, look_up)
     if client.name == "docker":
-        yield from (partial(parse, each) for each in run.requests[:MAX_CONTAINERS])
+        yield from (partial(_check, run, client, image, each) for each in run.requests[:MAX_CONTAINERS])
         if run.rehearsal:
             yield partial(compose, run.rehearsal, "up", "--detach", "--no-build", arguments=("up",))
     else:
@@ -588,13 +591,19 @@ def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:
         words = ("env", *settings, plugin, "bake", *options, *content["target"])
         done = run.ask(*words, without=("DOCKER_CONTEXT", "BUILDX_CONFIG"))
     faults = (
-        (each.dockerfile, fault)
+        (each, *found)
         for number, each in enumerate(run.builds)
-        for fault in find_build_faults(run.host, each, done, f"b{number}")
+        for found in find_build_faults(run.host, each, done, f"b{number}")
     )
-    path, fault = next(faults, ("", ""))
-    end = done if done.code == TIMED_OUT else ProgramResult(int(bool(fault)), "", fault)
-    return _make_trial(client, Way.PROJECT, end, 0, arguments=("build", "--file", path))
+    build, fault, told = next(faults, (None, "", ()))
+    if done.code == TIMED_OUT or build is None:
+        return _make_trial(client, Way.PROJECT, replace(done, code=done.code and TIMED_OUT), 0, arguments=("build",))
+    # What was built before starts without a build.
+    told = told or (("build", "--file") if build.image in run.images else ("compose", "build")) + (build.dockerfile,)
+    trial = _make_trial(client, Way.PROJECT, ProgramResult(1, "", fault), 0, arguments=told)
+    target, key = get_text(build.target, "target"), f"services.{build.service}.build.target"
+    place = locate_setting(run.host, run.project, key.split("."), target) if target and target in fault else ""
+    return replace(trial, settings=(f"{key} in {place}",) if place else (), is_suspected=True)
 
 
 def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
@@ -746,8 +755,7 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     rehearsal = rehearsal if rehearsal["services"] else {}
     pending = tuple(list_pending(run.config, facts, {*images, *refusals}))
     look_ups = (*run.look_ups, *look_ups[:MAX_LOOK_UPS])
-    plain = frozenset(name for name, each in images.items() if not each.get("Volumes"))
-    return replace(run, rehearsal=rehearsal, look_ups=look_ups, pending=pending, own_images=plain), left_out
+    return replace(run, rehearsal=rehearsal, look_ups=look_ups, pending=pending, images=images), left_out
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:

@@ -215,6 +215,13 @@ CASES = [
     ),
     (
         "PRJ041",
+        failing("compose", "build", "D"),
+        "error: from D: it | docker build --check",
+        "an image that has no build",
+    ),
+    ("PRJ041", failing("build", "--ignorefile", "/i", "!r"), "error: it | echo '!r' >> /i", "an ignored file"),
+    (
+        "PRJ041",
         tried(WORKS, replace(own(code=126, err='exec: "/e": permission denied'), arguments=("compose", "up", "app"))),
         "error: docker compose up app | docker compose build app",
         "a program without its execute bit in the image",
@@ -392,7 +399,9 @@ def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
             id="beside a project's container",
         ),
         pytest.param(
-            changed(healthy(), {"trials": Trials((WORKS, own()), (), pending=("the image pg:16 (docker pull pg:16)",))}),
+            changed(
+                healthy(), {"trials": Trials((WORKS, own()), (), pending=("the image pg:16 (docker pull pg:16)",))}
+            ),
             "settings look right; not tried: the image pg:16 (docker pull pg:16)",
             id="an image that is not here",
         ),

@@ -69,13 +69,13 @@ NEEDS = {"target": {"b0": {"outline": {"secrets": [{"name": "token"}], "ssh": [{
             ProgramResult(0, "{}", WARNS),
             {"kept": "", ".dockerignore": "*\n!a"},
             {},
-            ["line 2: .dockerignore leaves kept out"],
+            ["line 2 of Dockerfile: .dockerignore leaves kept out"],
         ),
         (
             ProgramResult(0, "{}", WARNS),
             {"kept/x": "", ".dockerignore": "*"},
             {},
-            ["line 2: .dockerignore leaves kept out"],
+            ["line 2 of Dockerfile: .dockerignore leaves kept out"],
         ),
         (ProgramResult(0, "{}", WARNS), {"kept/x": "", ".dockerignore": "*\n!kept/x"}, {}, []),
         (ProgramResult(0, "{}", WARNS), (), {}, []),
@@ -87,7 +87,7 @@ NEEDS = {"target": {"b0": {"outline": {"secrets": [{"name": "token"}], "ssh": [{
 )
 def test_what_a_build_would_not_find(tmp_path, said, files, build, faults):
     (only,) = list_of(tmp_path, "FROM x\nCOPY kept /x", files, **build)
-    found = [*find_build_faults(LocalHost(), only, said, "b0")]
+    found = [fault for fault, _ in find_build_faults(LocalHost(), only, said, "b0")]
     assert [any(words in each for each in found) for words in faults] == [True] * len(found)
 
 
