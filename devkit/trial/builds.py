@@ -11,7 +11,7 @@ from devkit.facts.project import Project
 from devkit.probe.documents import InvalidDocument, get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.project.dockerfile import parse_dockerfile
-from devkit.trial.project import list_dev_containers, name_image
+from devkit.trial.project import list_dev_containers, name_image, write_build
 
 OUTLINE = ("--allow=fs.read=*", "--progress=plain", "--call=outline,format=json")
 """Options of `docker buildx bake`, by which it prints what the instructions need."""
@@ -44,20 +44,8 @@ def list_builds(host: Host, config: Mapping[str, Any], facts: Facts, folder: str
     files = {f"{folder}/{each.path}" for each in known.dockerfiles} if known else set()
     services = get_object(config, "services")
     wanted = [(name, name_image(config, name), get_object(each, "build")) for name, each in services.items()]
-    wanted += [
-        (
-            "",
-            "",
-            {
-                "context": f"{folder}/{own.context}",
-                "dockerfile": f"{folder}/{own.dockerfile}",
-                "target": own.target,
-                "args": {each.name: each.value for each in own.args},
-            },
-        )
-        for each in list_dev_containers(facts)
-        if (own := each.build) is not None
-    ]
+    own = (each.build for each in list_dev_containers(facts))
+    wanted += [("", "", write_build(each, folder)) for each in own if each is not None]
     for service, image_name, build in wanted:
         context = get_text(build, "context")
         path = posixpath.normpath(posixpath.join(context, get_text(build, "dockerfile") or "Dockerfile"))

@@ -84,7 +84,7 @@ def list_look_ups(
         image = name_image(config, name)
         if not image.startswith("-"):
             yield from _list_programs(name, service, image, images.get(image), host)
-    yield from _list_health_checks(config, images)
+    yield from _list_health_checks(config, images, host)
     yield from _list_inactive(config, facts)
     for container, image in list_images_of_editors(config, facts):
         service = get_object(config, "services", container.service) if container.compose_files else {}
@@ -148,21 +148,14 @@ def _list_programs(
 
     `known` is what the engine says of the image, None for one that is not here.
     """
-    of_image, binds = known or {}, list_binds(service)
+    of_image = known or {}
     entrypoint, command = get_texts(service, "entrypoint"), get_texts(service, "command")
     program = next(iter(list_words(service, of_image) if known is not None else entrypoint), "")
-    folder = get_text(service, "working_dir") or get_text(of_image, "WorkingDir") or "/"
-    path = posixpath.normpath(posixpath.join(folder, program))
-    mounts = (each for kind in ("volumes", *FILES) for each in get_objects(service, kind))
-    targets = [get_text(each, "target").rstrip("/") for each in mounts]
-    above = [each for each in targets if f"{path}/".startswith(f"{each}/")]
-    if above and host and "/" in program and (nearest := max(above, key=len)) in binds:
-        file = f"{binds[nearest]}{path.removeprefix(nearest)}"
+    path, is_brought, file = _find_brought(service, of_image, program)
+    if host and file:
         yield from _list_faults(name, path, file, image if known is not None else "", host)
     if known is None:
         return
-    # A program without a folder is looked for in those of PATH.
-    is_brought = bool(above) or any("/" not in program and "bin" in each for each in targets)
     places = dict(_list_places(service, image, host)) if host else {}
     stand_ins = tuple(f"--mount=type={kind},target={place}" for place, (kind, _) in places.items())
     faults = {place: fault for place, (_, fault) in places.items()}
@@ -178,6 +171,21 @@ def _list_programs(
         yield LookUp(("compose", "up", name), (*options, *stand_ins, image, *entrypoint[1:], *command), faults)
     elif places:
         yield LookUp(MOUNTED, (*stand_ins, _SHELL, image), faults)
+
+
+def _find_brought(service: Mapping[str, Any], of_image: Mapping[str, Any], program: str) -> tuple[str, bool, str]:
+    """Find a program's path, whether a mount may bring it, and the file of this machine that a bind mount makes it.
+
+    A program without a folder is looked for in those of PATH.
+    """
+    folder = get_text(service, "working_dir") or get_text(of_image, "WorkingDir") or "/"
+    path, binds = posixpath.normpath(posixpath.join(folder, program)), list_binds(service)
+    mounts = (each for kind in ("volumes", *FILES) for each in get_objects(service, kind))
+    targets = [get_text(each, "target").rstrip("/") for each in mounts]
+    above = [each for each in targets if f"{path}/".startswith(f"{each}/")]
+    nearest = max(above, key=len, default="")
+    file = f"{binds[nearest]}{path.removeprefix(nearest)}" if "/" in program and nearest in binds else ""
+    return path, bool(above) or any("/" not in program and "bin" in each for each in targets), file
 
 
 def _list_faults(name: str, path: str, file: str, image: str, host: Host) -> Iterator[LookUp]:
@@ -242,8 +250,10 @@ def list_images_of_editors(config: Mapping[str, Any], facts: Facts) -> Iterator[
             yield each, each.image.value
 
 
-def _list_health_checks(config: Mapping[str, Any], images: Mapping[str, Mapping[str, Any]]) -> Iterator[LookUp]:
-    """Yield the programs of health checks that others wait for, unless a shell has them built in or a mount may bring them."""
+def _list_health_checks(
+    config: Mapping[str, Any], images: Mapping[str, Mapping[str, Any]], host: Host | None
+) -> Iterator[LookUp]:
+    """Yield the programs of health checks that others wait for, unless a shell has them built in."""
     services = get_object(config, "services")
     links = [each for service in services.values() for each in get_object(service, "depends_on").items()]
     for name in dict.fromkeys(name for name, link in links if get_text(link, "condition") == "service_healthy"):
@@ -251,7 +261,10 @@ def _list_health_checks(config: Mapping[str, Any], images: Mapping[str, Mapping[
         kind, *words = get_texts(get_object(service, "healthcheck"), "test") or ("NONE",)
         program = next(iter(" ".join(words).split() if kind == "CMD-SHELL" else words), "")
         is_sought = kind in ("CMD", "CMD-SHELL") and _PROGRAM.fullmatch(program) and not _BUILTINS.fullmatch(program)
-        if is_sought and image in images and not image.startswith("-") and not service.get("volumes"):
+        path, is_brought, file = _find_brought(service, images.get(image, {}), program)
+        if is_sought and host and file:
+            yield from _list_faults(f"the health check of {name}", path, file, "", host)
+        if is_sought and image in images and not image.startswith("-") and not is_brought:
             yield LookUp(("run", "--health-cmd", program), (f"--entrypoint={program}", image))
 
 

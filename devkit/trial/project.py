@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from devkit.facts.model import Facts
-from devkit.facts.project import DevContainer, Project
+from devkit.facts.project import Build, DevContainer, Project
 from devkit.probe.documents import (
     ABSENT,
     DocumentNode,
@@ -375,6 +375,16 @@ def list_dev_containers(facts: Facts) -> tuple[DevContainer, ...]:
     """List the dev containers that Compose does not start."""
     known = facts.project if isinstance(facts.project, Project) else None
     return tuple(each for each in known.dev_containers if not each.compose_files) if known else ()
+
+
+def write_build(build: Build, folder: str) -> dict[str, Any]:
+    """Write the build of a dev container as Compose resolves that of a service."""
+    return {
+        "context": f"{folder}/{build.context}",
+        "dockerfile": f"{folder}/{build.dockerfile}",
+        "target": build.target,
+        "args": {each.name: each.value for each in build.args},
+    }
 
 
 def _mount(source: str, target: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from devkit.probe.project.mounts_and_variables import replace_variables
 from devkit.probe.project.shell import find_written_paths, parse_shell_text
 from devkit.trial.image import list_shell_files
 from devkit.trial.programs import OF_KERNEL, LookUp, find_user, list_images_of_editors, list_words
-from devkit.trial.project import FILES, list_binds, name_image
+from devkit.trial.project import FILES, list_binds, list_dev_containers, name_image, write_build
 
 _SCRIPT = """
 while read -r key value rest; do [ $key = Uid: ] && echo devkit user $value; done < /proc/self/status
@@ -303,9 +303,13 @@ def _read_dockerfile(
 
 def _list_editors(known: _Known) -> Iterator[_Writer]:
     """Yield the dev containers of images that are here; a feature may still make users and folders."""
-    for container, image in list_images_of_editors(known.config, known.facts):
+    built = [(each, "") for each in list_dev_containers(known.facts) if each.build]
+    for container, image in (*list_images_of_editors(known.config, known.facts), *built):
         service = get_object(known.config, "services", container.service) if container.compose_files else {}
-        if image not in known.images or "build" in service or container.features:
+        of_image, given, made = known.images.get(image), tuple[str, ...](), set[str]()
+        if container.build is not None:
+            image, of_image, given, made = _read_dockerfile(write_build(container.build, known.folder), known)
+        if of_image is None or "build" in service or container.features:
             continue
         try:
             root = parse_jsonc_tree(known.read(f"{known.folder}/{container.path}"), file=container.path)
@@ -318,8 +322,8 @@ def _list_editors(known: _Known) -> Iterator[_Writer]:
         yield _Writer(
             name=container.service or "the dev container",
             image=image,
-            of_image=known.images[image],
-            user=find_user(container, service, known.images[image]),
+            of_image=of_image,
+            user=(user := find_user(container, service, of_image)),
             texts=[
                 one for text in list_lifecycle_texts(root) for one in _list_texts((text,), "", {}, known.folder, known)
             ],
@@ -327,7 +331,8 @@ def _list_editors(known: _Known) -> Iterator[_Writer]:
             variables={name: str(value) for name, value in variables.items() if value and "$" not in str(value)},
             groups=get_texts(service, "group_add"),
             binds={},
-            places=tuple(map(_find_place, mounts)),
+            places=(*given, *map(_find_place, mounts)),
             new=tuple(_find_place(each) for each in mounts if _is_new(each, known)),
+            is_new_user=user.partition(":")[0] in made,
             is_of_editor=True,
         )

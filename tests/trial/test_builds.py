@@ -238,7 +238,9 @@ def test_a_dev_container_of_an_image_keeps_running_unless_told_otherwise(tmp_pat
         (["CMD-SHELL", "curl -f http://x"], "service_started", {}, []),
         (["CMD-SHELL", "[ -f /x ]"], "service_healthy", {}, []),
         (["CMD-SHELL", "$TEST"], "service_healthy", {}, []),
-        (["CMD", "curl"], "service_healthy", {"volumes": [{"target": "/x"}]}, []),
+        (["CMD", "curl"], "service_healthy", {"volumes": [{"target": "/x"}]}, ["curl"]),
+        (["CMD", "curl"], "service_healthy", {"volumes": [{"target": "/opt/bin"}]}, []),
+        (["CMD", "/x/curl"], "service_healthy", {"volumes": [{"target": "/x"}]}, []),
         (["CMD", "curl"], "service_healthy", {"image": "far"}, []),
     ],
 )

@@ -87,7 +87,10 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
         for stage in LIFECYCLE
     }
     inside = tuple(
-        each for stage in LIFECYCLE[1:] for text in texts[stage] for each in _read_commands(text, root.at(stage), files)
+        each
+        for stage in LIFECYCLE[1:]
+        for text in texts[stage]
+        for each in _read_commands(text, root.at(stage), files, is_in_root=not root.at("workspaceFolder"))
     )
     run_mounts = (parse_mount(one.value, files, path=path, line=one.line) for one in options if one.name in _MOUNTS)
     mounts = (*(parse_mount_node(node, files) for node in root.at("mounts").items), *run_mounts)
@@ -142,8 +145,13 @@ class CommandText:
         yield from gpu_packages.find_installs(self.commands, path=self.path, line=self.line, text=self.text)
 
 
-def _read_commands(text: str, node: DocumentNode, files: ProjectFiles) -> Iterator[CommandText]:
-    """Yield a lifecycle command without the parts that run a script of the project, and these scripts."""
+def _read_commands(
+    text: str, node: DocumentNode, files: ProjectFiles, *, is_in_root: bool = False
+) -> Iterator[CommandText]:
+    """Yield a lifecycle command without the parts that run a script of the project, and these scripts.
+
+    Of a command that starts in the project's folder (`is_in_root`), a script that is not there is remembered.
+    """
     others: list[ShellCommand] = []
     scripts: list[CommandText] = []
     for command in shell.parse_shell_text(text):
@@ -151,6 +159,9 @@ def _read_commands(text: str, node: DocumentNode, files: ProjectFiles) -> Iterat
         is_run = bool(_SHELL.fullmatch(command.program))
         name = words[1] if is_run and len(words) > 1 else words[0] if words else ""
         path = files.within(_WORKSPACE.sub("", name)) if is_run or "/" in name else None
+        # What comes first, no command before has made; a word with a variable is no name.
+        if path and is_run and is_in_root and not others and not scripts and re.fullmatch(r"[\w./-]+", name):
+            files.expect(path, "script", named_by=node.file, line=node.line)
         script = files.read(path, "script") if path and files.has(path) else None
         if path and script is not None:
             scripts.append(CommandText(shell.parse_shell_text(script), script, path, 0, is_by_path=not is_run))
