@@ -48,7 +48,6 @@ from devkit.trial.project import (
     FILES,
     MAX_CONTAINERS,
     MAX_REHEARSED,
-    NOT_CREATED,
     Request,
     build_rehearsal,
     list_addresses,
@@ -180,7 +179,8 @@ def try_containers(
     if isinstance(image, Unknown):
         return image
     config = resolve_project(reader or host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
-    arguments = tuple(list_run_arguments(facts, host.env, project))
+    requests = tuple(list_requests(host, facts, project.rstrip("/")))
+    arguments = tuple(list_run_arguments(facts, requests, project))
     run = _Run(
         host,
         ends_at,
@@ -190,7 +190,7 @@ def try_containers(
         config,
         arguments[:MAX_CONTAINERS],
         tuple(list_prerequisites(config, facts)),
-        tuple(list_requests(host, facts, project.rstrip("/"))),
+        requests,
     )
     left_out: tuple[str, ...] = ()
     if clients[0].name == "docker" and project:
@@ -383,13 +383,13 @@ def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
     The container is of its own image where that is here. The settings without which it can be created are told.
     """
     # An engine that is not there starts nothing, whatever they say.
-    done = run.ask(client.command[0], "--host", "unix:///dev/null", "run", "--help", *request.words)
-    if done.code:
+    words = (client.command[0], "--host", "unix:///dev/null", "run", "--help", *request.words)
+    if request.is_whole and (done := run.ask(*words)).code:
         return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *request.words))
     # The engine would copy what an image has for a volume.
     is_plain = request.image in run.images and not run.images[request.image].get("Volumes")
     made = request.image if is_plain and not request.image.startswith("-") else image
-    able = {f"{number}": each for number, each in enumerate(request.options) if not _is_left_out(each[1])}
+    able = {f"{number}": each for number, each in enumerate(request.list_created(run.project))}
     name = f"{PREFIX}-{run.owner}-{Way.PROJECT}-{_MAX_STARTED + run.requests.index(request)}"
 
     def attempt(without: Collection[str]) -> ProgramResult:
@@ -407,11 +407,6 @@ def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
     )
     places = ((shown, locate_setting(run.host, run.project, (key,), words[-1])) for shown, key, words in told)
     return replace(trial, settings=tuple(f"{shown} in {place or request.path}" for shown, place in places))
-
-
-def _is_left_out(words: Sequence[str]) -> bool:
-    """Say if an option is not for `create`; a bind mount makes nothing there."""
-    return bool(NOT_CREATED.fullmatch(words[0].partition("=")[0])) and "type=bind" not in words[-1]
 
 
 def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial | None]]:
@@ -449,7 +444,7 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
     for number, look_up in enumerate(run.look_ups, MAX_CONTAINERS + MAX_REHEARSED):
         yield partial(_look_up, run, client, number, look_up)
     if client.name == "docker":
-        yield from (partial(_check, run, client, image, each) for each in run.requests[:MAX_CONTAINERS])
+        yield from (partial(_check, run, client, image, each) for each in run.requests[:MAX_CONTAINERS] if each.options)
         if run.rehearsal:
             yield partial(compose, run.rehearsal, "up", "--detach", "--no-build", arguments=("up",))
     else:
@@ -883,7 +878,7 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
 
     own = (f"{Way.PROJECT}-{number}" for number in range(_MAX_STARTED + MAX_CONTAINERS))
     names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
-    is_alone = not run.rehearsal and not run.requests
+    is_alone = not run.rehearsal and not any(each.options for each in run.requests)
     while True:
         # An image that goes had no container.
         if is_alone and ask(*client.command, "image", "rm", image).code in (0, NOT_FOUND):

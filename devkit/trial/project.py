@@ -3,7 +3,7 @@
 import json
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,20 +56,17 @@ _RANGES = ("subnet", "ip_range", "gateway", "aux_addresses")
 _NO_ADDRESS = "com.docker.network.bridge.inhibit_ipv4"
 """The bridge gets no address, so that no route of this machine changes, whatever range a stranger wrote."""
 FILES = ("secrets", "configs")
-_PROJECT_FILE = re.compile(
-    r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?:\$\{localWorkspaceFolder\}/)?(?!unconfined|builtin)([\w.][\w./-]*)"
-)
-"""A file of the project that the client reads: whether it is there is seen by a mount of it."""
 _PROFILE = re.compile(r"seccomp[=:](?!unconfined|builtin)(?!.*\.\.)([\w.][\w./-]*)")
 _OPTIONS = {
     **{"appPort": "--publish", "workspaceMount": "--mount", "mounts": "--mount", "containerUser": "--user"},
     **{"capAdd": "--cap-add", "securityOpt": "--security-opt"},
 }
 """Keys of devcontainer.json by the option of `docker run` that the dev container CLI makes of them."""
-NOT_CREATED = re.compile(
-    r"-v.*|--volume|--mount|--name|--cidfile|--use-api-socket|--pull|--rm|-[it]*d[it]*|--detach.*|--sig-proxy"
+_NOT_CREATED = re.compile(
+    r"-[ev].*|--env|--volume|--mount|--name|--cidfile|--use-api-socket|--pull|--rm|-[it]*d[it]*|--detach.*|--sig-proxy"
 )
-"""Options of `run` that `create` lacks, that make a volume or write a file, or that name the container."""
+"""Options of `run` that `create` lacks, that make a volume or write a file, that may be secret, or name the container."""
+_PROJECT_FILE = re.compile(r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?!unconfined|builtin)(\S+)")
 _KNOWN = re.compile(r"\$\{(\w+)\}")
 _VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
 _GPU = re.compile(r"nvidia|gpu")
@@ -296,15 +293,25 @@ class Request:
     path: str
     image: str
     options: tuple[tuple[str, tuple[str, ...]], ...]
+    is_whole: bool
+    """Whether this machine knows the variables in all of them; those with others are left out."""
 
     @property
     def words(self) -> tuple[str, ...]:
         """All of them, as the dev container CLI hands them on."""
         return tuple(word for _, words in self.options for word in words)
 
+    def list_created(self, folder: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield what `create` checks: no volume, which it would make, and a mount in place of a file that the client reads."""
+        for key, words in self.options:
+            if found := _PROJECT_FILE.fullmatch(" ".join(words)):
+                yield key, _mount(posixpath.join(folder, found[1]), f"/run/devkit/{posixpath.basename(found[1])}")
+            elif not _NOT_CREATED.fullmatch(words[0].partition("=")[0]) or "type=bind" in words[-1]:
+                yield key, words
+
 
 def list_requests(host: Host, facts: Facts, folder: str) -> Iterator[Request]:
-    """Yield what each dev container says to `docker run`, where this machine knows the variables in it."""
+    """Yield what each dev container says to `docker run`."""
     known = {"localWorkspaceFolder": folder, "localWorkspaceFolderBasename": posixpath.basename(folder)}
     known |= {"devcontainerId": "0" * 52}
     for each in list_dev_containers(facts):
@@ -327,10 +334,11 @@ def list_requests(host: Host, facts: Facts, folder: str) -> Iterator[Request]:
             )
             for key, words in options
         )
-        request = Request(each.path, each.image.value if each.image else "", filled)
         # `--help=false` would undo the word by which the client only parses them.
-        if options and not any("${" in word or word.startswith("--help") for word in request.words):
-            yield request
+        known_ones = tuple(
+            one for one in filled if not any("${" in word or word.startswith("--help") for word in one[1])
+        )
+        yield Request(each.path, each.image.value if each.image else "", known_ones, known_ones == filled)
 
 
 def _list_items(node: DocumentNode) -> tuple[DocumentNode, ...]:
@@ -342,29 +350,21 @@ def _write(node: DocumentNode) -> str:
     return node.text or ",".join(f"{name}={each.text}" for name, each in node.fields.items())
 
 
-def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str = "") -> Iterator[tuple[str, ...]]:
-    """Yield the arguments of `docker run` that each dev container has for this machine; none for a Compose service.
+def list_run_arguments(facts: Facts, requests: Iterable[Request], folder: str) -> Iterator[tuple[str, ...]]:
+    """Yield the arguments with which each dev container is started: what it asks of the machine, and its workspace."""
+    for each in requests:
+        own = [words for key, words in each.options if key == "runArgs" and _is_of_machine(words)]
+        given = [word for words in own for word in words]
+        if folder and facts.container is None and all(key != "workspaceMount" for key, _ in each.options):
+            given += _mount(folder, "/run/devkit/workspace")
+        if given:
+            yield tuple(given)
 
-    `variables` are those of the environment, which a mount may name; `folder` is the project's, where its files are.
-    """
-    for each in list_dev_containers(facts):
-        texts, words = [_fill(item.text, variables) for item in each.run_args], list[str]()
-        for place, text in enumerate(texts):
-            takes_next = "=" not in text and " " not in text and text != "--init"
-            given = texts[place : place + 1 + takes_next]
-            if found := _PROJECT_FILE.fullmatch(" ".join(given)):
-                words += _mount(f"{folder}/{found[1]}", f"/run/devkit/{place}")
-            is_left = "${" in " ".join(given) or (text.startswith("--runtime") and "/" in " ".join(given))
-            if _HOST_FLAGS.fullmatch(" ".join(given)) or (_KEPT_FLAGS.match(text) and not is_left):
-                words += given
-        for mount in each.mounts:
-            source = _fill(mount.source, variables)
-            if mount.kind == "bind" and mount.exists is False and source.startswith("/"):
-                words += _mount(source, mount.target)
-        if folder and facts.container is None and all(key.name != "workspaceMount" for key in each.keys):
-            words += _mount(folder, "/run/devkit/workspace")
-        if words:
-            yield tuple(words)
+
+def _is_of_machine(words: Sequence[str]) -> bool:
+    text = " ".join(words)
+    is_program = text.startswith("--runtime") and "/" in text
+    return bool(_HOST_FLAGS.fullmatch(text) or (_KEPT_FLAGS.match(text) and not is_program))
 
 
 def _fill(text: str, variables: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
 from devkit.trial.containers import PREFIX, try_containers
 from devkit.trial.image import build_image, has_glibc
-from devkit.trial.project import build_rehearsal, list_run_arguments
+from devkit.trial.project import build_rehearsal, list_requests, list_run_arguments
 from tests.doctor.machines import changed, healthy, no_library, windows_guest, without_gpu
 from tests.doctor.projects import files_of, read
 
@@ -67,6 +67,12 @@ def attempt(facts, deadline_s=30.0):
     return try_containers(LocalHost(), facts, deadline_s=deadline_s)
 
 
+def try_project(folder, *, deadline_s=30.0, **found):
+    """Try the project in a folder, as Compose's stand-in resolves it."""
+    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()} | found)
+    return try_containers(LocalHost(), facts, deadline_s=deadline_s, project=str(folder))
+
+
 def list_lookups(found):
     """List what was tried of the project beside its rehearsal."""
     return [each for each in found.tried if each.way is Way.PROJECT and each.arguments[0] != "compose"]
@@ -76,6 +82,12 @@ def rehearse(config, *, present=(), has_health_check=lambda _image: None):
     return build_rehearsal(
         config, "ours", label="of=me", folder="/p", present=present, has_health_check=has_health_check
     )
+
+
+def list_started(folder, keys, where):
+    """List the arguments with which a dev container is started."""
+    facts = changed(without_gpu(), {"project": read(folder, files_of(dev=json.dumps(keys)))})
+    return [*list_run_arguments(facts, list_requests(LocalHost(), facts, where), where)]
 
 
 def runs(engine):
@@ -189,15 +201,14 @@ def test_networks_of_a_project_are_removed_where_no_container_was_made(engine, t
     monkeypatch.setattr("devkit.trial.containers._make_owner", lambda: owner)
     write_project(tmp_path, {"services": {"a": {}}})
     engine(networks=f"{PREFIX}-{owner}_default")
-    try_containers(LocalHost(), changed(without_gpu(), {"compose_config": ()}), deadline_s=30.0, project=str(tmp_path))
+    try_project(tmp_path)
     assert any(f" network rm {PREFIX}-{owner}_default" in each for each in engine.calls())
 
 
 def test_a_refusal_beside_another_rehearsal_may_be_of_its_networks(engine, tmp_path):
     write_project(tmp_path, {"services": {"a": {}}})
     engine("exit 1", networks=f"{PREFIX}-1-2-{int(time.time())}_default")
-    facts = changed(without_gpu(), {"compose_config": ()})
-    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    found = try_project(tmp_path).tried
     assert [each.is_timed_out for each in found if each.way is Way.PROJECT] == [True]
 
 
@@ -289,9 +300,7 @@ def test_networks_and_volumes_that_have_to_exist_are_looked_up(engine, tmp_path)
     config = {"services": {}, "networks": {"a": external, "b": {"name": "p_b"}}, "volumes": {"v": external}}
     write_project(tmp_path, config)
     engine('echo "network ml not found" >&2; exit 1')
-    tried = try_containers(
-        LocalHost(), changed(without_gpu(), {"compose_config": ()}), deadline_s=30.0, project=str(tmp_path)
-    )
+    tried = try_project(tmp_path)
     asked = [each.arguments for each in list_lookups(tried)]
     assert asked == [("inspect", "--type", "network", "ml"), ("inspect", "--type", "volume", "ml")]
 
@@ -299,8 +308,7 @@ def test_networks_and_volumes_that_have_to_exist_are_looked_up(engine, tmp_path)
 def test_a_container_whose_network_a_service_joins_is_looked_up(engine, tmp_path):
     write_project(tmp_path, {"services": {"a": {"network_mode": "container:vpn"}}})
     engine('echo "no such container: vpn" >&2; exit 1')
-    facts = changed(without_gpu(), {"compose_config": ()})
-    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path))
+    found = try_project(tmp_path)
     assert [each.arguments for each in list_lookups(found)] == [("inspect", "--type", "container", "vpn")]
 
 
@@ -369,8 +377,7 @@ def test_what_shows_only_where_the_project_starts_is_named_with_its_command(engi
     write_project(tmp_path, {"services": services})
     image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
     engine(f"echo '{image}'")
-    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
-    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).pending
+    found = try_project(tmp_path).pending
     pulled = "the image far (docker pull far)"
     assert found == ("the build of c (docker compose build c)", pulled, "b's wait for a (docker compose up b)")
 
@@ -384,8 +391,7 @@ def test_a_look_up_whose_profile_is_refused_says_nothing(engine, tmp_path, words
     write_project(tmp_path, {"services": {"a": {"image": "own"}}})
     image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
     engine(f"case \"$*\" in *' run '*' own') echo '{words}' >&2; exit 127 ;; esac; echo '{image}'")
-    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
-    tried = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    tried = try_project(tmp_path).tried
     assert [each.code for each in tried if each.arguments == ("compose", "up", "a")] == codes
 
 
@@ -412,8 +418,7 @@ def test_what_the_runtime_refuses_is_told_of_the_place_that_it_names(engine, tmp
     write_project(tmp_path, {"services": {"a": {"image": "own", "volumes": [{"type": "volume", "target": "/data"}]}}})
     image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
     engine(f"case \"$*\" in *' run '*' own') {answer} ;; esac; echo '{image}'")
-    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": (), "project": project})
-    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    found = try_project(tmp_path, project=project).tried
     told = [" ".join(each.arguments[1:]) for each in found if each.code and each.arguments[:1] == ("run",)]
     assert sorted(told) == faults
 
@@ -425,8 +430,7 @@ def test_what_a_shell_says_of_an_image_and_the_engine_of_a_name_is_told(engine, 
     said = "printf 'devkit user 7\ndevkit map 0\ndevkit refused0 /data/x\n'; exit 0"
     refusal = "echo 'Error: invalid reference format: must be lowercase' >&2; exit 1"
     engine(f"case \"$*\" in *' --user=me '*'/data/x') {said} ;; *'-- Bad') {refusal} ;; esac; echo '{image}'")
-    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
-    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    found = try_project(tmp_path).tried
     told = {each.arguments: each.err for each in found if each.code == 1}
     assert told["exec", "--user", "me", "/data"] == "a writes to /data, where me may not write"
     assert "'Bad', the image of b: invalid reference format: must be lowercase" in told["compose", "pull", "b"]
@@ -437,8 +441,7 @@ def test_a_driver_that_the_engine_lacks_is_told(engine, tmp_path, known, code):
     write_project(tmp_path, {"services": {"a": {"image": "far", "logging": {"driver": "loki"}}}})
     engine(f"echo '{json.dumps(known)}'")
     (tmp_path / "docker").write_text((tmp_path / "docker").read_text().replace('*" run "*', '*" info "* | *" run "*'))
-    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), {"compose_config": ()})
-    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    found = try_project(tmp_path).tried
     assert [each.code for each in found if each.arguments == ("run", "--log-driver", "loki")] == [code]
 
 
@@ -451,8 +454,7 @@ def test_a_dockerfile_that_buildkit_has_not_read_in_time_is_not_fine(engine, tmp
     plugin.chmod(0o755)
     project = read(tmp_path, {"compose.yaml": "services: {a: {build: .}}", "Dockerfile": "FROM x"})
     engine()
-    facts = changed(without_gpu(), {"compose_config": (), "project": project})
-    found = try_containers(LocalHost(), facts, deadline_s=5.0, project=str(tmp_path)).tried
+    found = try_project(tmp_path, deadline_s=5.0, project=project).tried
     assert [each.is_timed_out for each in found if each.arguments[:1] == ("build",)] == [is_late]
 
 
@@ -496,8 +498,7 @@ def test_a_published_port_on_which_another_listens_is_told(engine, tmp_path, fol
         published = [{"protocol": "tcp", "published": each} for each in (number, "1")]
         write_project(tmp_path, {"name": "p", "services": {"a": {"ports": published}}})
         engine(containers=f"x\t0.0.0.0:{number}->80/tcp\t{folder.format(tmp_path)}\n")
-        facts = changed(without_gpu(), {"compose_config": ()})
-        found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path))
+        found = try_project(tmp_path)
     own = [(each.arguments, each.code) for each in list_lookups(found)]
     assert own == [(("run", "--publish", number), code)]
 
@@ -506,8 +507,7 @@ def test_a_published_port_on_which_another_listens_is_told(engine, tmp_path, fol
 def test_a_name_that_a_container_of_another_project_has_is_taken(engine, tmp_path, folder, code):
     write_project(tmp_path, {"name": "mine", "services": {"a": {"container_name": "train"}}})
     engine(containers=f"trainer\t\t/other\ntrain\t\t{folder.format(tmp_path)}\n")
-    facts = changed(without_gpu(), {"compose_config": ()})
-    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path))
+    found = try_project(tmp_path)
     own = [(each.arguments, each.code) for each in list_lookups(found)]
     assert own == [(("create", "--name", "train"), code)]
 
@@ -517,8 +517,7 @@ def test_services_beyond_those_that_are_tried_are_named(engine, tmp_path):
     services = {f"s{number}": {"cpus": 1, "networks": dict.fromkeys(networks)} for number in range(10)}
     write_project(tmp_path, {"services": services, "networks": networks})
     engine()
-    facts = changed(without_gpu(), {"compose_config": ()})
-    untried = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).untried
+    untried = try_project(tmp_path).untried
     assert {*untried} == {"s8", "s9", "network lan", "network six"}
 
 
@@ -579,8 +578,7 @@ def test_an_address_in_a_network_that_exists_is_one_of_its_own(engine, tmp_path,
     networks = {"ml": {"external": True, "name": "lab"}}
     write_project(tmp_path, {"services": {"a": {"networks": {"ml": {"ipv4_address": address}}}}, "networks": networks})
     engine("echo 10.1.0.0/16")
-    facts = changed(without_gpu(), {"compose_config": ()})
-    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    found = try_project(tmp_path).tried
     own = {each.arguments: each.code for each in found}
     assert own["run", "--network", "lab", "--ip", address] == code
 
@@ -605,12 +603,10 @@ def test_words_that_would_start_something_or_that_nobody_knows_are_not_parsed(en
 
 
 def test_a_dev_container_is_tried_with_its_workspace(tmp_path):
-    facts = changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev='{"image": "x"}'))})
-    (words,) = list_run_arguments(facts, {}, "/work")
-    assert words == ("--mount", "type=bind,readonly,source=/work,target=/run/devkit/workspace")
+    mount = ("--mount", f"type=bind,readonly,source={tmp_path},target=/run/devkit/workspace")
+    assert list_started(tmp_path, {"image": "x"}, str(tmp_path)) == [mount]
     keys = {"image": "x", "workspaceMount": "source=v,target=/w,type=volume"}
-    other = changed(facts, {"project": read(tmp_path / "q", files_of(dev=json.dumps(keys)))})
-    assert not [*list_run_arguments(other, {}, "/work")]
+    assert list_started(tmp_path, keys, str(tmp_path)) == []
 
 
 def write_project(folder, config, *, program="docker-compose"):
@@ -671,20 +667,14 @@ def test_what_a_stranger_could_run_read_or_change_by_a_trial_is_left_out(tmp_pat
     )
     others = ["-v", "/:/h", "--cpus=${localEnv:NO_SUCH:2}", "--memory=${containerEnv:X}"]
     keys = {"image": "x", "runArgs": [*arguments.split(), *others]}
-    project = read(tmp_path / "p", files_of(dev=json.dumps(keys)))
-    assert [*list_run_arguments(changed(without_gpu(), {"project": project}), {})] == [("--cpus=2",)]
+    assert list_started(tmp_path / "p", keys, "") == [("--cpus=2",)]
 
 
 def test_a_service_that_does_not_start_names_the_setting_that_the_engine_names(engine, tmp_path):
     config = {"services": {"train": {"devices": [{"source": "/dev/nvidia3", "target": "/dev/nvidia3"}]}}}
     write_project(tmp_path, config)
     engine('case "$*" in *compose*) echo "device /dev/nvidia3: no such file" >&2; exit 1;; esac')
-    facts = changed(without_gpu(), {"compose_config": ()})
-    own = [
-        each
-        for each in try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
-        if each.way is Way.PROJECT
-    ]
+    own = [each for each in try_project(tmp_path).tried if each.way is Way.PROJECT]
     assert [(each.arguments, each.settings) for each in own] == [
         (
             ("compose", "up"),
@@ -700,13 +690,49 @@ def test_files_that_a_container_reads_are_mounts_of_its_stand_in(tmp_path):
     found = rehearse(config)[0]["services"]["a"]
     assert [each["source"] for each in found["volumes"]] == ["/p/secrets/token", "/p/own.json"]
     arguments = ["--security-opt", "seccomp=train.json", "--env-file=a.env", "--security-opt=seccomp=unconfined"]
-    project = read(tmp_path / "p", files_of(dev=json.dumps({"image": "x", "runArgs": arguments})))
-    (words,) = list_run_arguments(changed(without_gpu(), {"project": project}), {}, "/p")
-    assert [word.partition("source=")[2] for word in words[1::2]] == [
-        "/p/train.json,target=/run/devkit/0",
-        "/p/a.env,target=/run/devkit/2",
-        "/p,target=/run/devkit/workspace",
+    others = ["-v", "v:/v", "--env=A=b", "--mount", "type=volume,source=v,target=/v", "-itd", "--name=me", "--init"]
+    facts = changed(
+        without_gpu(),
+        {"project": read(tmp_path, files_of(dev=json.dumps({"image": "x", "runArgs": arguments + others})))},
+    )
+    (request,) = list_requests(LocalHost(), facts, "/p")
+    assert [" ".join(words) for _, words in request.list_created("/p")] == [
+        "--mount type=bind,readonly,source=/p/train.json,target=/run/devkit/train.json",
+        "--mount type=bind,readonly,source=/p/a.env,target=/run/devkit/a.env",
+        "--security-opt=seccomp=unconfined",
+        "--init",
     ]
+
+
+def test_a_dev_container_is_created_with_all_that_its_file_says_and_names_the_line_without_which_it_can_be(
+    engine, tmp_path
+):
+    keys = {"image": "own", "appPort": 80, "capAdd": ["GPU"], "init": True, "containerEnv": {"A": "b"}}
+    keys |= {"mounts": [{"source": "${localWorkspaceFolder}", "target": "/w", "type": "bind"}]}
+    project = read(tmp_path, files_of(dev=json.dumps(keys, indent=1)))
+    engine()
+    script = 'case "$*" in *" create "*GPU*) echo "unknown capability" >&2; exit 1;; esac'
+    (tmp_path / "docker").write_text((tmp_path / "docker").read_text().replace("case", f"{script}\ncase", 1))
+    facts = changed(without_gpu(), {"project": project, "engine": healthy().engine})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    (own,) = (each for each in found if each.arguments[:1] == ("create",))
+    assert own.settings == ("capAdd in .devcontainer/devcontainer.json:5",)
+    created = next(call for call in engine.calls() if " create " in call)
+    options = f"--publish 80 --mount source={tmp_path},target=/w,type=bind --cap-add GPU --init --pull=never"
+    assert f" create {options} --entrypoint=/bin/sh --name {PREFIX}-" in created
+
+
+def test_a_setting_without_which_a_service_starts_is_found_with_its_line(engine, tmp_path):
+    kept = {"mem_limit": "2", "memswap_limit": "1", "restart": "on-failure:3", "dns": ["9.9.9.9"]}
+    write_project(tmp_path, {"services": {"train": kept}})
+    (tmp_path / "compose.yaml").write_text("services:\n  train:\n    dns: 9.9.9.9\n    memswap_limit: 1\n")
+    words = "Minimum memoryswap limit should be larger"
+    engine(f'case "$*" in *compose*) {sys.executable} -c "$READ" "$*" || {{ echo {words} >&2; exit 1; }};; esac')
+    script = "import re,sys; sys.exit('memswap' in open(re.search('--file (\\S+)', sys.argv[1])[1]).read())"
+    (tmp_path / "docker").write_text((tmp_path / "docker").read_text().replace("case", f'READ="{script}"\ncase', 1))
+    found = try_project(tmp_path).tried
+    (own,) = (each for each in found if each.arguments == ("compose", "up"))
+    assert (own.settings, own.is_suspected) == (("train.memswap_limit in compose.yaml:4",), False)
 
 
 def test_a_dev_container_is_tried_with_its_arguments_for_the_machine(engine, tmp_path):
