@@ -380,7 +380,7 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
 def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
     """Let the client parse all that a dev container says, and the engine check it; nothing starts.
 
-    The container is of its own image where that is here. The settings without which it can be created are told.
+    The container is of the image that its file names where that is here. The settings without which it can be created are told.
     """
     # An engine that is not there starts nothing, whatever they say.
     words = (client.command[0], "--host", "unix:///dev/null", "run", "--help", *request.words)

@@ -63,9 +63,11 @@ _OPTIONS = {
 }
 """Keys of devcontainer.json by the option of `docker run` that the dev container CLI makes of them."""
 _NOT_CREATED = re.compile(
-    r"-[ev].*|--env|--volume|--mount|--name|--cidfile|--use-api-socket|--pull|--rm|-[it]*d[it]*|--detach.*|--sig-proxy"
+    r"-[ev].*|--env|--volume.*|--runtime|--mount|--name|--cidfile|--use-api-socket|--pull|--rm|-[it]*d[it]*|--detach.*|--sig-proxy"
 )
 """Options of `run` that `create` lacks, that make a volume or write a file, that may be secret, or name the container."""
+_BIND = re.compile(r"(?=.*type=bind)(?!.*bind-create).*")
+"""A mount that makes nothing."""
 _PROJECT_FILE = re.compile(r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?!unconfined|builtin)(\S+)")
 _KNOWN = re.compile(r"\$\{(\w+)\}")
 _VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
@@ -306,7 +308,7 @@ class Request:
         for key, words in self.options:
             if found := _PROJECT_FILE.fullmatch(" ".join(words)):
                 yield key, _mount(posixpath.join(folder, found[1]), f"/run/devkit/{posixpath.basename(found[1])}")
-            elif not _NOT_CREATED.fullmatch(words[0].partition("=")[0]) or "type=bind" in words[-1]:
+            elif not _NOT_CREATED.fullmatch(words[0].partition("=")[0]) or _BIND.fullmatch(words[-1]):
                 yield key, words
 
 

@@ -159,7 +159,7 @@ def _read_commands(
         is_run = bool(_SHELL.fullmatch(command.program))
         name = words[1] if is_run and len(words) > 1 else words[0] if words else ""
         path = files.within(_WORKSPACE.sub("", name)) if is_run or "/" in name else None
-        # What comes first, no command before has made; a word with a variable is no name.
+        # What comes first, no command before has made; and a word with a variable names none.
         if path and is_run and is_in_root and not others and not scripts and re.fullmatch(r"[\w./-]+", name):
             files.expect(path, "script", named_by=node.file, line=node.line)
         script = files.read(path, "script") if path and files.has(path) else None
