@@ -592,7 +592,8 @@ def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:
     )
     build, fault, told = next(faults, (None, "", ()))
     if done.code == TIMED_OUT or build is None:
-        return _make_trial(client, Way.PROJECT, replace(done, code=done.code and TIMED_OUT), 0, arguments=("build",))
+        done = done if done.code == TIMED_OUT else ProgramResult(0, "", "")
+        return _make_trial(client, Way.PROJECT, done, 0, arguments=("build",))
     # What was built before starts without a build.
     told = told or (("build", "--file") if build.image in run.images else ("compose", "build")) + (build.dockerfile,)
     trial = _make_trial(client, Way.PROJECT, ProgramResult(1, "", fault), 0, arguments=told)

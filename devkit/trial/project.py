@@ -358,7 +358,7 @@ def list_run_arguments(facts: Facts, requests: Iterable[Request], folder: str) -
         own = [words for key, words in each.options if key == "runArgs" and _is_of_machine(words)]
         given = [word for words in own for word in words]
         if folder and facts.container is None and all(key != "workspaceMount" for key, _ in each.options):
-            given += _mount(folder, "/run/devkit/workspace")
+            given.append("=".join(_mount(folder, "/run/devkit/workspace")))
         if given:
             yield tuple(given)
 

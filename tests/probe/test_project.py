@@ -205,6 +205,21 @@ def test_run_args_carry_options_but_no_values_of_variables(tmp_path):
     assert [(one.name, one.origin) for one in found.variables] == [("HF_TOKEN", Origin.LITERAL)]
 
 
+@pytest.mark.parametrize(
+    ("command", "keys", "missing"),
+    [
+        ("sh scripts/gone.sh && ls", {}, ["scripts/gone.sh"]),
+        ("sh ${X}.sh", {}, []),
+        ("curl -O x/gone.sh && sh gone.sh", {}, []),
+        ("sh gone.sh", {"workspaceFolder": "/w/sub"}, []),
+    ],
+)
+def test_the_first_script_of_a_lifecycle_command_has_to_be_there(tmp_path, command, keys, missing):
+    content = json.dumps({"postCreateCommand": command} | keys)
+    found = read(tmp_path, {".devcontainer/devcontainer.json": content})
+    assert [each.path for each in found.files if each.state is FileState.MISSING] == missing
+
+
 def test_lifecycle_commands_are_read_in_every_form(tmp_path):
     commands = {
         "initializeCommand": "nvidia-smi",

@@ -376,6 +376,23 @@ def ask(folder, service, said, of_image=IMAGE, files=(), **keys):
 ME = ("user", "4321")
 
 
+def test_the_health_check_that_a_mount_brings_is_looked_for_here(tmp_path):
+    mount = {"type": "bind", "source": str(tmp_path), "target": "/app"}
+    watched = {"image": "i", "healthcheck": {"test": ["CMD", "/app/gone"]}, "volumes": [mount]}
+    waiting = {"image": "i", "depends_on": {"a": {"condition": "service_healthy"}}}
+    found = [each.absence for each in look_up({"services": {"a": watched, "b": waiting}}, tmp_path) if each.absence]
+    assert found == [f"the health check of a runs {tmp_path}/gone, which does not exist"]
+
+
+@pytest.mark.parametrize(("lines", "told"), [("WORKDIR /w", ["/w/venv/"]), ("WORKDIR /w\nRUN chown me /w", [])])
+def test_the_lifecycle_of_a_dev_container_that_is_built_is_held_against_its_image(tmp_path, lines, told):
+    keys = {"build": {"dockerfile": "Dockerfile"}, "remoteUser": "me", "postCreateCommand": "mkdir -p /w/venv"}
+    files = {**files_of(dev=json.dumps(keys)), ".devcontainer/Dockerfile": f"FROM i\n{lines}\n"}
+    facts = changed(without_gpu(), {"project": read(tmp_path, files)})
+    (found,) = list_writers({}, {"i": {}}, facts, LocalHost(), str(tmp_path))
+    assert [each for each in found.words[found.words.index("sh") + 1 :] if each.startswith("/w")] == told
+
+
 def test_the_image_is_asked_as_its_user_without_its_variables(tmp_path):
     service = {"command": ["sh", "-c", "mkdir -p $$D/x"], "user": "me", "group_add": ["7"]}
     of_image = {"Env": ["D=/data", "LD_AUDIT=evil", "HOME=/h"]}

@@ -446,7 +446,7 @@ def test_a_driver_that_the_engine_lacks_is_told(engine, tmp_path, known, code):
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize(("builder", "is_late"), [("sleep 60", True), ("echo '{}'", False)])
+@pytest.mark.parametrize(("builder", "is_late"), [("sleep 60", True), ("echo '{}'", False), ("exit 1", False)])
 def test_a_dockerfile_that_buildkit_has_not_read_in_time_is_not_fine(engine, tmp_path, builder, is_late):
     write_project(tmp_path, {"services": {"a": {"build": {"context": str(tmp_path)}}}})
     plugin = tmp_path / "home/.docker/cli-plugins/docker-buildx"
@@ -603,8 +603,8 @@ def test_words_that_would_start_something_or_that_nobody_knows_are_not_parsed(en
 
 
 def test_a_dev_container_is_tried_with_its_workspace(tmp_path):
-    mount = ("--mount", f"type=bind,readonly,source={tmp_path},target=/run/devkit/workspace")
-    assert list_started(tmp_path, {"image": "x"}, str(tmp_path)) == [mount]
+    mount = f"--mount=type=bind,readonly,source={tmp_path},target=/run/devkit/workspace"
+    assert list_started(tmp_path, {"image": "x"}, str(tmp_path)) == [(mount,)]
     keys = {"image": "x", "workspaceMount": "source=v,target=/w,type=volume"}
     assert list_started(tmp_path, keys, str(tmp_path)) == []
 

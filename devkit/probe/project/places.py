@@ -22,7 +22,7 @@ def locate_setting(host: Host, folder: str, keys: Sequence[str], value: str = ""
     """
     found = [_descend(root, keys, posixpath.basename(value)) for root in _read_files(host, folder)]
     # A file that overrides others comes after them.
-    depth, node = max(reversed(found), key=lambda each: each[0], default=(0, ABSENT))
+    depth, _, node = max(reversed(found), key=lambda each: each[:2], default=(0, 0, ABSENT))
     return f"{node.file}:{node.line}" if depth >= min(2, len(keys)) else ""
 
 
@@ -46,16 +46,16 @@ def _read_files(host: Host, folder: str) -> Iterator[DocumentNode]:
             continue  # what is wrong with it, another check says
 
 
-def _descend(node: DocumentNode, keys: Sequence[str], value: str) -> tuple[int, DocumentNode]:
-    """Return how many keys lead how far, and from there the item that has the value."""
-    depth = 0
+def _descend(node: DocumentNode, keys: Sequence[str], value: str) -> tuple[int, int, DocumentNode]:
+    """Return how many keys are there, how many steps lead from the last of them to the value, and where they end."""
+    depth = steps = 0
     for key in keys:
         if key not in node.fields:
             break
         node, depth = node.fields[key], depth + 1
     while below := next((each for each in (*node.fields.values(), *node.items) if value and _has(each, value)), None):
-        node = below
-    return depth, node
+        node, steps = below, steps + 1
+    return depth, steps, node
 
 
 def _has(node: DocumentNode, value: str) -> bool:
