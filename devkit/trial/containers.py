@@ -57,6 +57,7 @@ from devkit.trial.project import (
     list_prerequisites,
     list_requests,
     list_run_arguments,
+    list_shared_ports,
     list_taken_ports,
 )
 from devkit.trial.surroundings import SCRIPT as SHOW_SURROUNDINGS
@@ -382,31 +383,37 @@ def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
 
     The container is of the image that its file names where that is here. The settings without which it can be created are told.
     """
-    # An engine that is not there starts nothing, whatever they say.
-    words = (client.command[0], "--host", "unix:///dev/null", "run", "--help", *request.words)
-    if request.is_whole and (done := run.ask(*words)).code:
-        return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *request.words))
     # The engine would copy what an image has for a volume.
     is_plain = request.image in run.images and not run.images[request.image].get("Volumes")
     made = request.image if is_plain and not request.image.startswith("-") else image
-    able = {f"{number}": each for number, each in enumerate(request.list_created(run.project))}
     name = f"{PREFIX}-{run.owner}-{Way.PROJECT}-{_MAX_STARTED + run.requests.index(request)}"
 
-    def attempt(without: Collection[str]) -> ProgramResult:
-        words = (word for number, (_, each) in able.items() if number not in without for word in each)
+    def attempt(options: Mapping[int, Sequence[str]], without: Collection[str] = ()) -> ProgramResult:
+        words = [word for place, each in options.items() if str(place) not in without for word in each]
+        if options is parsed:
+            # An engine that is not there starts nothing, whatever they say.
+            return run.ask(client.command[0], "--host", "unix:///dev/null", "run", "--help", *words)
         named = ("--name", "-".join((name, *without)), "--label", f"{LABEL}={run.owner}")
         return run.ask(*client.command, "create", *words, "--pull=never", _SHELL, *named, made)
 
-    done = attempt(())
-    trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("create", request.path))
+    parsed = {place: words for place, (_, words) in enumerate(request.options)}
+    created = request.list_created(run.project)
+    options, told, done = (
+        parsed,
+        ("run", *request.words),
+        attempt(parsed) if request.is_whole else ProgramResult(0, "", ""),
+    )
+    if done.code == 0:
+        options, told, done = created, ("create", request.path), attempt(created)
+    trial = _make_trial(client, Way.PROJECT, done, 0, arguments=told)
     if done.code in (0, TIMED_OUT):
         return trial
-    guilty = find_guilty([*able], lambda without: attempt(without).code == 0)
-    told = (
-        (" ".join(words) if key == "runArgs" else key, key, words) for key, words in (able[each] for each in guilty)
-    )
-    places = ((shown, locate_setting(run.host, run.project, (key,), words[-1])) for shown, key, words in told)
-    return replace(trial, settings=tuple(f"{shown} in {place or request.path}" for shown, place in places))
+    guilty = find_guilty([*map(str, options)], lambda without: attempt(options, without).code == 0)
+    settings = []
+    for key, words in (request.options[int(place)] for place in guilty):
+        found = locate_setting(run.host, run.project, (key,), words[-1]) or request.path
+        settings.append(f"{' '.join(words) if key == 'runArgs' else key} in {found}")
+    return replace(trial, settings=tuple(settings))
 
 
 def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial | None]]:
@@ -633,6 +640,9 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
         fault = "" if is_ours else f"another program already listens on port {port}"
         return tell(done, fault, "run", "--publish", port)
 
+    def find_rival(port: str) -> Trial:
+        return tell(ProgramResult(0, "", ""), f"two services publish port {port}", "run", "--publish", port)
+
     def find_address(network: str, address: str) -> Trial:
         ranges = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
         done = run.ask(*client.command, "network", "inspect", "--format", ranges, network)
@@ -658,6 +668,7 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
     yield from (partial(find_driver, *each) for each in list_drivers(run.config) if client.name == "docker")
     if client.name == "docker":
         yield from (partial(find_listener, port) for port in list_taken_ports(run.host, run.config))
+        yield from (partial(find_rival, port) for port in list_shared_ports(run.config))
         services = get_object(run.config, "services").values()
         yield from (partial(find_owner, name) for each in services if (name := get_text(each, "container_name")))
     for kind, required in run.prerequisites:

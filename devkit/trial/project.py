@@ -3,6 +3,7 @@
 import json
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,7 +149,11 @@ def list_pending(config: Mapping[str, Any], facts: Facts, known: Collection[str]
     for name, service in services.items():
         links = get_object(service, "depends_on").items()
         waits = [other for other, link in links if get_text(link, "condition") in (_HEALTHY, _COMPLETED)]
-        yield from (f"{name}'s wait for {each} (docker compose up {name})" for each in waits if each in services)
+        # A namespace is gone where its container has ended.
+        waits += [mode[8:] for key in _NAMESPACES if (mode := get_text(service, key)).startswith("service:")]
+        yield from (
+            f"{name}'s wait for {each} (docker compose up {name})" for each in dict.fromkeys(waits) if each in services
+        )
 
 
 def list_joints(config: Mapping[str, Any]) -> Iterator[str]:
@@ -274,6 +279,14 @@ def list_drivers(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from dict.fromkeys((kind, name) for kind, name in named if name not in ("", "none", "default"))
 
 
+def list_shared_ports(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the ports that two services publish on the same address."""
+    services = get_object(config, "services").values()
+    ports = [each for service in services for each in get_objects(service, "ports") if get_text(each, "published")]
+    named = Counter(tuple(get_text(each, key) for key in ("published", "protocol", "host_ip")) for each in ports)
+    yield from (port for (port, *_), count in named.items() if count > 1)
+
+
 def list_taken_ports(host: Host, config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the TCP ports that the project publishes on every address of this machine, and on which something listens."""
     taken = {str(port) for _, port in list_sockets(host, "tcp", LISTENING)}
@@ -303,13 +316,15 @@ class Request:
         """All of them, as the dev container CLI hands them on."""
         return tuple(word for _, words in self.options for word in words)
 
-    def list_created(self, folder: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield what `create` checks: no volume, which it would make, and a mount in place of a file that the client reads."""
-        for key, words in self.options:
+    def list_created(self, folder: str) -> dict[int, tuple[str, ...]]:
+        """List by its place what `create` checks: no volume, which it would make, and a mount for a file that the client reads."""
+        able: dict[int, tuple[str, ...]] = {}
+        for place, (_, words) in enumerate(self.options):
             if found := _PROJECT_FILE.fullmatch(" ".join(words)):
-                yield key, _mount(posixpath.join(folder, found[1]), f"/run/devkit/{posixpath.basename(found[1])}")
+                able[place] = _mount(posixpath.join(folder, found[1]), f"/run/devkit/{posixpath.basename(found[1])}")
             elif not _NOT_CREATED.fullmatch(words[0].partition("=")[0]) or _BIND.fullmatch(words[-1]):
-                yield key, words
+                able[place] = words
+        return able
 
 
 def list_requests(host: Host, facts: Facts, folder: str) -> Iterator[Request]:

@@ -373,13 +373,15 @@ def test_a_program_of_the_project_is_looked_up_where_it_cannot_run(
 
 def test_what_shows_only_where_the_project_starts_is_named_with_its_command(engine, tmp_path):
     waits = {"a": {"condition": "service_healthy"}, "c": {"condition": "service_started"}}
+    joins = {"pid": "service:a", "ipc": "service:a", "image": "own"}
     services = {"a": {"image": "own"}, "b": {"image": "far", "depends_on": waits}, "c": {"build": {"context": "/c"}}}
+    services["d"] = joins
     write_project(tmp_path, {"services": services})
     image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
     engine(f"echo '{image}'")
     found = try_project(tmp_path).pending
-    pulled = "the image far (docker pull far)"
-    assert found == ("the build of c (docker compose build c)", pulled, "b's wait for a (docker compose up b)")
+    pulled, own = "the image far (docker pull far)", ["d's wait for a (docker compose up d)"]
+    assert found == ("the build of c (docker compose build c)", pulled, "b's wait for a (docker compose up b)", *own)
 
 
 @pytest.mark.parametrize(
@@ -503,6 +505,14 @@ def test_a_published_port_on_which_another_listens_is_told(engine, tmp_path, fol
     assert own == [(("run", "--publish", number), code)]
 
 
+@pytest.mark.parametrize(("host_ip", "told"), [("", [("run", "--publish", "81")]), ("127.0.0.1", [])])
+def test_a_port_that_two_services_publish_is_told(engine, tmp_path, host_ip, told):
+    first, second = ({"protocol": "tcp", "published": "81", "host_ip": each} for each in ("", host_ip))
+    write_project(tmp_path, {"services": {"a": {"ports": [first]}, "b": {"ports": [second, {"target": 8}]}}})
+    engine()
+    assert [each.arguments for each in list_lookups(try_project(tmp_path))] == told
+
+
 @pytest.mark.parametrize(("folder", "code"), [("/other", 1), ("{}", 0)], ids=["another's", "our own"])
 def test_a_name_that_a_container_of_another_project_has_is_taken(engine, tmp_path, folder, code):
     write_project(tmp_path, {"name": "mine", "services": {"a": {"container_name": "train"}}})
@@ -590,8 +600,9 @@ def test_what_a_dev_container_says_is_parsed_by_the_client_without_an_engine(eng
     facts = changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev=json.dumps(keys)))})
     (own,) = (each for each in attempt(facts).tried if each.way is Way.PROJECT)
     assert (own.arguments, own.err) == (("run", "--v", ":/w", f"--name={tmp_path}/home", "-c=1"), "unknown flag: --v\n")
-    (call,) = (each for each in runs(engine) if "--help" in each)
-    assert "--host unix:///dev/null run --help --v" in call
+    calls = [each for each in runs(engine) if "--help" in each]
+    assert "--host unix:///dev/null run --help --v" in calls[0]
+    assert not [each for each in engine.calls() if " create " in each]
 
 
 @pytest.mark.parametrize("argument", ["--help=false", "--cpus=${containerEnv:X}"])
@@ -696,7 +707,7 @@ def test_files_that_a_container_reads_are_mounts_of_its_stand_in(tmp_path):
         {"project": read(tmp_path, files_of(dev=json.dumps({"image": "x", "runArgs": arguments + others})))},
     )
     (request,) = list_requests(LocalHost(), facts, "/p")
-    assert [" ".join(words) for _, words in request.list_created("/p")] == [
+    assert [*map(" ".join, request.list_created("/p").values())] == [
         "--mount type=bind,readonly,source=/p/train.json,target=/run/devkit/train.json",
         "--mount type=bind,readonly,source=/p/a.env,target=/run/devkit/a.env",
         "--security-opt=seccomp=unconfined",
