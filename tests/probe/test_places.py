@@ -47,6 +47,12 @@ def test_the_deepest_key_that_a_file_has_is_found(folder, keys, value, place):
     assert locate_setting(LocalHost(), folder, keys, value) == place
 
 
+def test_anchors_within_anchors_are_followed_once(tmp_path):
+    lines = [f"  a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]" for number in range(1, 40)]
+    (tmp_path / "compose.yaml").write_text("\n".join(("services:", "  a0: &a0 [x]", *lines)))
+    assert locate_setting(LocalHost(), str(tmp_path), ("services", "a39"), "gone") == "compose.yaml:41"
+
+
 @pytest.mark.parametrize(
     ("words", "settings"),
     [

@@ -48,15 +48,21 @@ def _read_files(host: Host, folder: str) -> Iterator[DocumentNode]:
 
 def _descend(node: DocumentNode, keys: Sequence[str], value: str) -> tuple[int, int, DocumentNode]:
     """Return how many keys are there, how many steps lead from the last of them to the value, and where they end."""
-    depth = steps = 0
+    depth = 0
     for key in keys:
         if key not in node.fields:
             break
         node, depth = node.fields[key], depth + 1
-    while below := next((each for each in (*node.fields.values(), *node.items) if value and _has(each, value)), None):
-        node, steps = below, steps + 1
-    return depth, steps, node
+    path = _search(node, value, set()) if value else ()
+    return depth, len(path), path[-1] if path else node
 
 
-def _has(node: DocumentNode, value: str) -> bool:
-    return value in node.text or any(_has(each, value) for each in (*node.fields.values(), *node.items))
+def _search(node: DocumentNode, value: str, seen: set[int]) -> tuple[DocumentNode, ...]:
+    """Return the nodes from this one to the first that has the value; empty for none. Anchors are followed once."""
+    if id(node) in seen:
+        return ()
+    seen.add(id(node))
+    if value in node.text:
+        return (node,)
+    below = (_search(each, value, seen) for each in (*node.fields.values(), *node.items))
+    return next(((node, *path) for path in below if path), ())
