@@ -210,6 +210,9 @@ def test_run_args_carry_options_but_no_values_of_variables(tmp_path):
     [
         ("sh scripts/gone.sh && ls", {}, ["scripts/gone.sh"]),
         ("sh ${X}.sh", {}, []),
+        ("bash -c true", {}, []),
+        ("sh /usr/local/share/gone.sh", {}, []),
+        (". ../gone.sh", {}, []),
         ("curl -O x/gone.sh && sh gone.sh", {}, []),
         ("sh gone.sh", {"workspaceFolder": "/w/sub"}, []),
     ],

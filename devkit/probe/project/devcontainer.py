@@ -160,7 +160,8 @@ def _read_commands(
         name = words[1] if is_run and len(words) > 1 else words[0] if words else ""
         path = files.within(_WORKSPACE.sub("", name)) if is_run or "/" in name else None
         # What comes first, no command before has made; and a word with a variable names none.
-        if path and is_run and is_in_root and not others and not scripts and re.fullmatch(r"[\w./-]+", name):
+        is_first = is_in_root and command.values[1:2] == (name,)
+        if path and is_run and is_first and not others and not scripts and re.fullmatch(r"[\w./-]+", name):
             files.expect(path, "script", named_by=node.file, line=node.line)
         script = files.read(path, "script") if path and files.has(path) else None
         if path and script is not None:
