@@ -22,7 +22,7 @@ from devkit.facts.model import Facts
 from devkit.facts.project import Project
 from devkit.facts.runs import Trial, Trials, Way
 from devkit.facts.values import Unknown
-from devkit.probe.attempts import find_guilty, find_guilty_variables
+from devkit.probe.attempts import find_error_lines, find_guilty, find_guilty_variables
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.engine.client import BUILD_PLUGIN, COMPOSE_PLUGIN, find_plugin
@@ -86,6 +86,8 @@ _OPTIONS = (
     "--cap-add=DAC_OVERRIDE",
 )
 _SHELL = "--entrypoint=/bin/sh"
+_READING = ("sh", "-c", 'file=$1 && shift && exec "$@" <"$file"', "sh")
+"""Rootless Podman, in its own user namespace, may not open a file of this process by its name."""
 _NO_NETWORK = "--network=none"
 _ARGUMENTS = {
     Way.PLAIN: (),
@@ -362,8 +364,8 @@ def _import(run: _Run, client: _Client, image: str) -> ProgramResult:
     """Import the image by a file in memory, which is gone with this process."""
     with _hold_in_memory(run.image) as path:
         # Variables of the shell are tried with the containers: an image of another platform would hide what one asks for.
-        words = (*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", path, image)
-        return run.ask(*words, without=run.variables)
+        words = (*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", "-", image)
+        return run.ask(*_READING, path, *words, without=run.variables)
 
 
 @contextmanager
@@ -500,7 +502,8 @@ def _tell_rehearsal(
             each.update({} if "networks" in each else {"network_mode": each.get("network_mode", "none")})
         return time.monotonic() < run.ends_at and start(services).code == 0
 
-    said = done.err.lower()
+    # Compose tells its progress beside an error.
+    said = " ".join(find_error_lines(done.err)).lower()
 
     def count_named(key: str) -> float:
         """Return the share of a key's words that the engine says; 1 also where it repeats the value."""

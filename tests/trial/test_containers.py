@@ -753,6 +753,19 @@ def test_a_setting_without_which_a_service_starts_is_found_with_its_line(engine,
     assert (own.settings, own.is_suspected) == (("train.memswap_limit in compose.yaml:4",), False)
 
 
+def test_the_setting_whose_name_the_engine_says_is_suspected_where_no_time_is_left(engine, tmp_path):
+    networks = {"n": {"ipam": {"config": [{"subnet": "10.0.0.0/24"}]}}}
+    write_project(
+        tmp_path, {"services": {"a": {"restart": "on-failure:-3", "networks": {"n": {}}}}, "networks": networks}
+    )
+    words = (
+        "printf ' Network n  Created\\ninvalid restart policy: maximum retry count cannot be negative\\n' >&2; exit 1"
+    )
+    engine(f'case "$*" in *compose*) {words};; esac')
+    (own,) = (each for each in try_project(tmp_path).tried if each.arguments == ("compose", "up"))
+    assert (own.settings, own.is_suspected) == (("a.restart in the project",), True)
+
+
 def test_a_dev_container_is_tried_with_its_arguments_for_the_machine(engine, tmp_path):
     keys = {"image": "x", "runArgs": ["--runtime", "nvidia-legacy", "--name", "me", "--gpus all"]}
     project = read(tmp_path / "p", files_of(dev=json.dumps(keys)))
