@@ -205,7 +205,7 @@ def try_containers(
     if (name_images(config, facts) or "services" in config) and (clients[0].compose or not has_services):
         run, left_out = _rehearse(run, clients[0], facts)
     else:
-        run = replace(run, pending=tuple(list_pending(config, facts, ())))
+        run = replace(run, pending=tuple(list_pending(config, facts, (), clients[0].name)))
     if isinstance(facts.project, Project) and not (has_services and clients[0].compose):
         is_unread = isinstance(facts.compose_config, Unknown) or not clients[0].compose
         left_out += tuple(each.name for each in facts.project.services if is_unread)
@@ -681,7 +681,12 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
 def _parse_images(said: str, wanted: Collection[str]) -> dict[str, Mapping[str, Any]]:
     """Parse how each wanted image that the engine has is configured, by the name that the project has for it."""
     found: dict[str, Mapping[str, Any]] = {}
-    for image in filter(None, map(_parse, said.splitlines())):
+    try:
+        listed = parse_json(said)  # Podman 4 answers with a list, over many lines
+    except ValueError:
+        listed = None
+    every = listed if isinstance(listed, list) else map(_parse, said.splitlines())
+    for image in (each for each in every if isinstance(each, dict)):
         names = {_shorten(each) for key in ("RepoTags", "RepoDigests") for each in get_texts(image, key)}
         found |= {each: get_object(image, "Config") for each in wanted if _shorten(each) in names}
     return found
@@ -763,7 +768,7 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))
     rehearsal = rehearsal if rehearsal["services"] else {}
-    pending = tuple(list_pending(run.config, facts, {*images, *refusals}))
+    pending = tuple(list_pending(run.config, facts, {*images, *refusals}, client.name))
     look_ups = (*run.look_ups, *look_ups[:MAX_LOOK_UPS])
     return replace(run, rehearsal=rehearsal, look_ups=look_ups, pending=pending, images=images), left_out
 

@@ -357,7 +357,9 @@ def test_a_program_of_the_project_is_looked_up_where_it_cannot_run(
 ):
     write_project(tmp_path, {"services": {"a": {"image": "own"}, "b": {"image": "own"}}})
     monkeypatch.setattr("devkit.probe.engine.client.COMPOSE_PLUGIN_FOLDERS", ())
-    image = json.dumps({"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}})
+    image = {"RepoTags": ["own:latest"], "Config": {"Cmd": ["train"]}}
+    # Podman 4 prints a list over several lines.
+    image = json.dumps(image) if kind is EngineKind.DOCKER else json.dumps([image], indent=1)
     engine(f"echo '{image}'", name=kind.value)
     found = {"engine.kind": kind, "engine.default_runtime": runtime, "compose_config": ()}
     found |= {"engine.endpoint.url": f"unix://{tmp_path}"} if kind is EngineKind.PODMAN else {}
