@@ -49,6 +49,8 @@ def find_fault(trial: Trial, facts: Facts) -> str:
         return _FAULTS.get(trial.arguments[:2]) or _FAULTS.get(trial.arguments[:1]) or "does-not-start"
     if not trial.is_for_gpu:
         return ""
+    if isinstance(trial.libcuda, Unknown):
+        return "too-slow"  # the engine lost what it said
     nodes = () if isinstance(trial.device_nodes, Unknown) else trial.device_nodes
     if "/dev/dxg" not in nodes if is_in_wsl(facts) else trial.nvidiactl == "absent":
         return "no-node"

@@ -455,7 +455,9 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
     if client.name == "docker":
         yield from (partial(_check, run, client, image, each) for each in run.requests[:MAX_CONTAINERS] if each.options)
         if run.rehearsal:
-            yield partial(compose, run.rehearsal, "up", "--detach", "--no-build", arguments=("up",))
+            # A stand-in heeds no signal, and would hold up the next attempt.
+            words = ("up", "--detach", "--no-build", "--timeout=0")
+            yield partial(compose, run.rehearsal, *words, arguments=("up",))
     else:
         services = get_object(run.rehearsal, "services")
         for number, each in enumerate(services.items(), len(run.run_arguments)):
@@ -500,7 +502,7 @@ def _tell_rehearsal(
         }
         for each in services.values():
             each.update({} if "networks" in each else {"network_mode": each.get("network_mode", "none")})
-        return time.monotonic() < run.ends_at and start(services).code == 0
+        return time.monotonic() + SHORTEST_S < run.ends_at and start(services).code == 0
 
     # Compose tells its progress beside an error.
     said = " ".join(find_error_lines(done.err)).lower()

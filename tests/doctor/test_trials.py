@@ -292,6 +292,7 @@ CASES = [
     ("CTK013", by_gpus(libcuda="", nvml=""), "passed", "a loader that is not glibc's says nothing"),
     ("CTK013", by_gpus(nvidia_smi="Failed to initialize NVML: Unknown Error"), "error: Unknown Error", "NVML fails"),
     ("CTK013", by_gpus(is_timed_out=True, code=124), "skipped", "it hangs"),
+    ("CTK013", by_gpus(libcuda=UNSEEN, nvidiactl=UNSEEN), "skipped", "its output is lost"),
     ("CTK013", tried(WORKS, **TWO), "error: gets 1 of 2", "one of two GPUs"),
     ("CTK013", tried(trial(Way.GPUS, gpu_count=2), **TWO), "passed", "two of two GPUs"),
     ("CTK013", tried(refused(Way.GPUS, STRANGE)), "error: the GPU is on holiday", "an error nobody knows"),
