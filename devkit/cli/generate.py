@@ -101,7 +101,7 @@ _REMOVED = dict.fromkeys(
 @click.option(
     "--dtype", "precision", type=click.Choice([each.value for each in Precision]), help="Data type for computation."
 )
-@click.option("--stats", is_flag=True, help="Print the speed and how close it is to the GPU's limit.")
+@click.option("--stats", is_flag=True, help="Print the speed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
     """Answer one prompt, a file of prompts, or a chat, or merge an adapter into its model."""
@@ -183,7 +183,7 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
             "model": settings.model,
             "adapter": f"{settings.adapter}" if settings.adapter else None,
             "answers": answers,
-            "speed": session.compute_speed().to_document(),
+            "speed": session.compute_speed(),
         }
         click.echo(dump_json(document))
     elif given["file"] is None:
@@ -195,7 +195,8 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
         for prompt, answer in zip(prompts, session.generate_many(prompts), strict=False):
             click.echo(json.dumps(_serialize_answer(prompt, answer), ensure_ascii=False))
     if given["stats"]:
-        _print_note(f"{session.compute_speed()}")
+        speed = session.compute_speed()
+        _print_note(f"{speed['tokens']} tokens in {speed['seconds']:.1f} s: {speed['tokens_per_s']:g} tokens/s")
 
 
 def _read_prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":

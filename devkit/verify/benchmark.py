@@ -173,9 +173,12 @@ def measure_decoding(work: Workspace, size: ModelSize = LLAMA_8B) -> dict[str, A
         "--raw",
         "--json",
     ]
-    document = json.loads(work.run_devkit("generate", *words))
-    speed = document["speed"]
-    return {"model": size.name, **{name: speed[name] for name in ("tokens_per_s", "roofline") if name in speed}}
+    speed = json.loads(work.run_devkit("generate", *words))["speed"]["tokens_per_s"]
+    sheet = find_datasheet(work.gpu)
+    # Each token reads every weight once, in 16 bits.
+    read = 2 * _count_parameters(size) * speed
+    share = {"roofline": round(read / (sheet.bandwidth_gb_per_s * 1e9), 4)} if sheet else {}
+    return {"model": size.name, "tokens_per_s": speed, **share}
 
 
 PARTS = (

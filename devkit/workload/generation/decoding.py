@@ -1,27 +1,20 @@
 """Decoding: prompts to token ids to completions or streamed text, in batches that are halved when memory runs out."""
 
 import gc
-import random
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import takewhile
-from time import perf_counter
 from typing import Any
 
 import torch
 from transformers import (
     GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
     StoppingCriteria,
     StoppingCriteriaList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
+    TextStreamer,
 )
 
 from devkit.errors import DevkitError
@@ -85,61 +78,17 @@ def find_turn_end(tokenizer: Tokenizer) -> str:
     return next((token for token in tokenizer.all_special_tokens if end.startswith(token)), end)
 
 
-REPLACEMENT_CHARACTER = "\ufffd"
-"""A tokenizer decodes bytes that are not yet a whole character to it."""
+class AnswerStreamer(TextStreamer):  # type: ignore[misc] # untyped library
+    """Passes on the text of one answer to `show`, piece by piece."""
 
+    def __init__(self, tokenizer: Tokenizer, show: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._show = show
 
-class TextStreamer:
-    """Passes on the text of one answer, piece by piece, as soon as no later token can change it.
-
-    transformers' `generate` calls `put` with the prompt first and then with each token.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, show: Callable[[str], None], stops: Sequence[str] = ()) -> None:
-        self._tokenizer, self._show, self._stops = tokenizer, show, tuple(stops)
-        self._ids: list[int] = []
-        self._shown = 0
-        self._had_prompt = False
-
-    def put(self, value: torch.Tensor) -> None:
-        """Take the prompt's ids, or the next token's."""
-        if not self._had_prompt:
-            self._had_prompt = True
-            return
-        self._ids += value.flatten().tolist()
-        text = self._decode()
-        self._show_up_to(text, self._find_settled(text))
-
-    def end(self) -> None:
-        """Show the text that was held back: no more tokens follow."""
-        text = self._decode()
-        self._show_up_to(text, len(text))
-
-    def _decode(self) -> str:
-        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
-        return cut_at_stop(text, self._stops)[0]
-
-    def _find_settled(self, text: str) -> int:
-        """Return how much of the text is final: no part of a character, and no beginning of a stop text."""
-        settled = len(text.rstrip(REPLACEMENT_CHARACTER))
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, settled), 0, -1):
-                if text[:settled].endswith(stop[:length]):
-                    settled -= length
-                    break
-        return settled
-
-    def _show_up_to(self, text: str, end: int) -> None:
-        if end > self._shown:
-            self._show(text[self._shown : end])
-            self._shown = end
-
-
-BELOW_ONE = 1 - 1e-6
-"""Rounding must not sample beyond the last token that has a probability."""
-
-STOP_MARGIN_TOKENS = 4
-"""A stop text may begin in the middle of a token and end in another."""
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Show the text that no later token changes."""
+        if text:
+            self._show(text)
 
 
 class FinishReason(StrEnum):
@@ -152,15 +101,11 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class Completion:
-    """An answer of the model. `ids` are without the end token, and end with a stop text if one ended the answer.
-
-    `seconds` is the time of the whole batch.
-    """
+    """An answer of the model. `ids` are without the end token, and end with a stop text if one ended the answer."""
 
     text: str
     ids: tuple[int, ...]
     finish_reason: FinishReason
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -274,10 +219,14 @@ def generate_one(
     decoding: DecodingSettings,
     *,
     number: int = 0,
-    streamer: TextStreamer,
+    show: Callable[[str], None],
     should_stop: Callable[[], bool],
 ) -> Completion:
-    """Generate the answer to one prompt, streamed. Raises DevkitError, also where memory runs out."""
+    """Generate the answer to one prompt, and show it piece by piece. Raises DevkitError, also where memory runs out.
+
+    With stop texts, which a later token may complete, it is shown as a whole.
+    """
+    streamer = None if generator.find_stop_texts(decoding) else AnswerStreamer(generator.tokenizer, show)
     try:
         (completion,) = generate_batch(
             generator, [prompt], decoding, numbers=[number], streamer=streamer, should_stop=should_stop
@@ -286,6 +235,8 @@ def generate_one(
         if is_out_of_memory(error):
             raise _too_large() from error
         raise
+    if streamer is None:
+        show(completion.text)
     return completion
 
 
@@ -307,9 +258,9 @@ def generate_batch(
 ) -> list[Completion]:
     """Generate one answer per prompt, in order, in one batch. `should_stop` is polled after each token.
 
-    Prompts of unequal length are padded on the left, where no token attends to, and what is sampled for them depends on
-    their `numbers` (0, 1, … by default): the answers are those of each prompt alone. Raises DevkitError for a prompt
-    that fills the context.
+    Prompts of unequal length are padded on the left, where no token attends to: greedy answers are those of each prompt
+    alone. Samples depend on the seed, the batch and the first of `numbers`. Raises DevkitError for a prompt that fills
+    the context.
     """
     longest = max(map(len, prompts))
     tokens = remaining_tokens(generator, longest, decoding.tokens)
@@ -325,29 +276,26 @@ def generate_batch(
     stops = generator.find_stop_texts(decoding)
     if stops:
         stopping.append(StopOnText(generator.tokenizer, stops, prompt_length=longest))
-    samplers = LogitsProcessorList()
+    sampling: dict[str, Any] = {"do_sample": False}
     if decoding.temperature > 0:
-        samplers.append(SeededSampler(decoding, numbers or range(len(prompts)), prompt_length=longest))
+        torch.manual_seed(decoding.seed + (numbers or [0])[0])
+        sampling = {"do_sample": True, **{name: getattr(decoding, name) for name in ("temperature", "top_k", "top_p")}}
     # New and not the model's own, so that nothing is sampled or penalized that was not requested.
     config = GenerationConfig(
         max_new_tokens=tokens,
-        do_sample=False,
+        **sampling,
         eos_token_id=eos_token_ids or None,
         pad_token_id=int(padding),
         disable_compile=True,
     )
-    started = perf_counter()
     with torch.inference_mode(), silence_loading(), _replace_generation_config(base_model, config):
         output = base_model.generate(
             input_ids=torch.tensor(rows, device=generator.device),
             attention_mask=torch.tensor(mask, device=generator.device),
-            logits_processor=samplers,
             stopping_criteria=stopping,
             streamer=streamer,
         )
-    seconds = perf_counter() - started
-    answers = output[:, longest:].tolist()
-    return [_complete(generator, row, stops, is_cut=len(row) >= tokens, seconds=seconds) for row in answers]
+    return [_complete(generator, row, stops, is_cut=len(row) >= tokens) for row in output[:, longest:].tolist()]
 
 
 @contextmanager
@@ -361,67 +309,17 @@ def _replace_generation_config(model: Model, config: GenerationConfig) -> Iterat
         model.generation_config = own
 
 
-def _complete(
-    generator: TextGenerator, row: Sequence[int], stops: Sequence[str], *, is_cut: bool, seconds: float
-) -> Completion:
+def _complete(generator: TextGenerator, row: Sequence[int], stops: Sequence[str], *, is_cut: bool) -> Completion:
     """Cut a generated row at its end token or stop text; rows that ended before others of the batch are padded."""
-    eos_token_ids = set(generator.eos_token_ids)
-    length = next((index for index, token in enumerate(row) if token in eos_token_ids), None)
-    ids = tuple(row[:length])
-    stopped_at = _find_stop(generator.tokenizer, ids, stops)
-    ids = ids[:stopped_at]
-    text, has_stop = cut_at_stop(generator.tokenizer.decode(ids, skip_special_tokens=True), stops)
-    if stopped_at is not None or has_stop or length is not None:
-        return Completion(text, ids, FinishReason.END, seconds)
-    return Completion(text, ids, FinishReason.LENGTH if is_cut else FinishReason.STOPPED, seconds)
-
-
-def _find_stop(tokenizer: Tokenizer, ids: Sequence[int], stops: Sequence[str]) -> int | None:
-    """Return after how many tokens the first stop text is complete, special tokens included; None for none."""
-
-    def has_stop(count: int) -> bool:
-        text = tokenizer.decode(ids[:count])
-        return any(stop in text for stop in stops)
-
-    # A stop text that is complete stays so, so that the first count is found by bisection.
-    return bisect_left(range(len(ids)), True, key=has_stop) if stops and has_stop(len(ids)) else None
-
-
-def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """Return `text` up to the first of `stops`, and whether there was one."""
-    found = [start for stop in stops if (start := text.find(stop)) >= 0]
-    return (text[: min(found)], True) if found else (text, False)
-
-
-class SeededSampler(LogitsProcessor):  # type: ignore[misc] # untyped library
-    """Leaves each row one token, sampled by temperature, top-k and top-p.
-
-    `numbers` are the prompts', one a row, and `prompt_length` counts their tokens, with padding. The sample depends on
-    the seed, the number and the position in the answer alone: not on other answers of the batch, nor on earlier ones.
-    """
-
-    def __init__(self, decoding: DecodingSettings, numbers: Sequence[int], *, prompt_length: int) -> None:
-        self._seed, self._numbers, self._prompt_length = decoding.seed, tuple(numbers), prompt_length
-        self._warpers = LogitsProcessorList([TemperatureLogitsWarper(decoding.temperature)])
-        if decoding.top_k:
-            self._warpers.append(TopKLogitsWarper(decoding.top_k))
-        if decoding.top_p < 1:
-            self._warpers.append(TopPLogitsWarper(decoding.top_p))
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return `scores`, [rows, vocabulary], with one finite number in each row."""
-        position = input_ids.shape[1] - self._prompt_length
-        cumulative = self._warpers(input_ids, scores.float()).softmax(-1).cumsum(-1)
-        samples = [_sample(self._seed, number, position) * BELOW_ONE for number in self._numbers]
-        target = torch.tensor(samples, device=scores.device).unsqueeze(1) * cumulative[:, -1:]
-        # A token of probability 0 does not raise the cumulative sum, and is never chosen.
-        chosen = (cumulative > target).int().argmax(-1, keepdim=True)
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
-
-
-def _sample(seed: int, number: int, position: int) -> float:
-    """Return a random number in [0, 1). Python keeps these numbers the same between releases; torch does not."""
-    return random.Random(f"devkit answers, seed {seed}, prompt {number}, token {position}").random()  # noqa: S311 - no secret
+    tokenizer = generator.tokenizer
+    ends = {*generator.eos_token_ids, tokenizer.pad_token_id}
+    ids = tuple(takewhile(lambda token: token not in ends, row))
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    text = text[: min((start for stop in stops if (start := text.find(stop)) >= 0), default=None)]
+    # Stop texts may be special tokens.
+    if len(ids) < len(row) or any(stop in tokenizer.decode(ids) for stop in stops):
+        return Completion(text, ids, FinishReason.END)
+    return Completion(text, ids, FinishReason.LENGTH if is_cut else FinishReason.STOPPED)
 
 
 class StopOnText(StoppingCriteria):  # type: ignore[misc] # untyped library
@@ -429,14 +327,11 @@ class StopOnText(StoppingCriteria):  # type: ignore[misc] # untyped library
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, prompt_length: int) -> None:
         self._tokenizer, self._stops, self._prompt_length = tokenizer, stops, prompt_length
-        # A token is at least a byte, so this many hold every stop text that ends with the newest one.
-        self._window = max(len(stop.encode()) for stop in stops) + STOP_MARGIN_TOKENS
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
         """Return whether each row has ended. Shape: [rows]."""
-        first = max(self._prompt_length, input_ids.shape[1] - self._window)
-        tails = self._tokenizer.batch_decode(input_ids[:, first:])
-        ended = [any(stop in tail for stop in self._stops) for tail in tails]
+        answers = self._tokenizer.batch_decode(input_ids[:, self._prompt_length :])
+        ended = [any(stop in answer for stop in self._stops) for answer in answers]
         return torch.tensor(ended, device=input_ids.device)
 
 

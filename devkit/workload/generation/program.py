@@ -9,12 +9,9 @@ from time import perf_counter
 from types import FrameType
 from typing import Any
 
-import torch
-
-from devkit.compat.gpus import find_datasheet
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
-from devkit.text import format_bytes, format_number
+from devkit.text import format_number
 from devkit.workload.device import Device, choose_device, is_out_of_memory, probe_hardware
 from devkit.workload.finetune.decisions import choose_precision
 from devkit.workload.finetune.files import BaseQuantization, LoadSettings, ModelFiles, SavedAdapter
@@ -32,7 +29,6 @@ from devkit.workload.generation.decoding import (
     Completion,
     FinishReason,
     TextGenerator,
-    TextStreamer,
     encode_chat,
     encode_prompt,
     generate_in_order,
@@ -40,7 +36,6 @@ from devkit.workload.generation.decoding import (
     remaining_tokens,
 )
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, GenerationFiles, Prompt
-from devkit.workload.models import Model
 
 MIN_ANSWER_TOKENS = 16
 """Shorter answers are useless: rather, the oldest turns are dropped."""
@@ -73,11 +68,9 @@ class ChatSession:
             return None
         self.turns.append(turn)
         ids = self._encode_fitting()
-        stops = self.generator.find_stop_texts(self.decoding)
-        streamer = TextStreamer(self.generator.tokenizer, self.say, stops)
         with catch_interrupt() as should_stop:
             completion = generate_one(
-                self.generator, ids, self.decoding, number=self._answered, streamer=streamer, should_stop=should_stop
+                self.generator, ids, self.decoding, number=self._answered, show=self.say, should_stop=should_stop
             )
             self.say("\n")
         self._answered += 1
@@ -181,68 +174,6 @@ def resolve_model(found: GenerationFiles) -> ResolvedModel:
     return replace(resolved, device=replace(device, precision=precision, precision_reason=because))
 
 
-@dataclass(frozen=True)
-class GenerationSpeed:
-    """The speed of a generation in batches of `rows`; `bandwidth` is the data sheet's, in bytes per second.
-
-    Each step reads every weight once, so that steps cannot be faster than bandwidth divided by bytes. The KV cache is
-    left out and the prompt's time is not, so that the share of that roofline is a lower bound.
-    """
-
-    tokens: int
-    seconds: float
-    rows: int
-    bytes_per_step: int
-    bandwidth: float | None
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Tokens per second over all rows of the batch."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def roofline(self) -> float | None:
-        """The share of the fastest possible decoding; None without a data sheet."""
-        if not self.bandwidth:
-            return None
-        return self.tokens_per_s / max(1, self.rows) * self.bytes_per_step / self.bandwidth
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the figures as in devkit.generate/1."""
-        share = {} if self.roofline is None else {"roofline": round(self.roofline, 4)}
-        return {
-            "tokens": self.tokens,
-            "seconds": round(self.seconds, 3),
-            "tokens_per_s": round(self.tokens_per_s, 2),
-            "bytes_per_step": self.bytes_per_step,
-            **share,
-        }
-
-    def __str__(self) -> str:
-        shown = f"{self.tokens} tokens in {self.seconds:.1f} s: {format_number(self.tokens_per_s)} tokens/s"
-        if self.roofline is None:
-            return f"{shown}; {format_bytes(self.bytes_per_step)} of weights a step"
-        return f"{shown}, {self.roofline:.0%} of what the GPU's memory allows"
-
-
-def compute_speed(generator: TextGenerator, *, tokens: int, seconds: float, rows: int) -> GenerationSpeed:
-    """Compute the figures of a generation on the model's device."""
-    datasheet = (
-        find_datasheet(torch.cuda.get_device_name(generator.device)) if generator.device.type == "cuda" else None
-    )
-    bandwidth = datasheet.bandwidth_gb_per_s * 1e9 if datasheet else None
-    return GenerationSpeed(tokens, seconds, rows, count_bytes_per_step(generator.base_model), bandwidth)
-
-
-def count_bytes_per_step(model: Model) -> int:
-    """Count the bytes that one step reads: all weights but the input embeddings, of which it reads single rows."""
-    table = model.get_input_embeddings().weight
-    head = model.get_output_embeddings()
-    is_tied = head is not None and head.weight is table
-    total = sum(each.numel() * each.element_size() for each in model.parameters())
-    return int(total if is_tied else total - table.numel() * table.element_size())
-
-
 class GenerationSession:
     """A loaded model that answers prompts and measures its speed."""
 
@@ -253,17 +184,17 @@ class GenerationSession:
         self.notes = base.notes
         model = apply_adapter(base.model, found.adapter, precision=precision) if found.adapter else base.model
         self.generator = TextGenerator(model, base.tokenizer)
-        self._tokens, self._seconds, self._rows = 0, 0.0, 1
+        self._tokens, self._seconds = 0, 0.0
 
     def generate(self, prompt: Prompt, show: Callable[[str], None]) -> Completion:
         """Answer one prompt, streamed to `show`. Ctrl-C ends it early."""
         decoding = self._settings.decoding
-        streamer = TextStreamer(self.generator.tokenizer, show, self.generator.find_stop_texts(decoding))
         started = perf_counter()
         with catch_interrupt() as should_stop:
             ids = self._encode(prompt)
-            completion = generate_one(self.generator, ids, decoding, streamer=streamer, should_stop=should_stop)
-        self._count(len(completion.ids), perf_counter() - started, rows=1)
+            completion = generate_one(self.generator, ids, decoding, show=show, should_stop=should_stop)
+        self._tokens += len(completion.ids)
+        self._seconds += perf_counter() - started
         return completion
 
     def generate_many(self, prompts: Sequence[Prompt]) -> Iterator[Completion]:
@@ -271,15 +202,15 @@ class GenerationSession:
         ids = [self._encode(prompt) for prompt in prompts]
         decoding = self._settings.decoding
         started = perf_counter()
-        tokens = 0
         for completion in generate_in_order(self.generator, ids, decoding):
-            tokens += len(completion.ids)
+            self._tokens += len(completion.ids)
             yield completion
-        self._count(tokens, perf_counter() - started, rows=min(len(ids), decoding.batch))
+        self._seconds += perf_counter() - started
 
-    def compute_speed(self) -> GenerationSpeed:
-        """Compute the figures of all answers so far."""
-        return compute_speed(self.generator, tokens=self._tokens, seconds=self._seconds, rows=self._rows)
+    def compute_speed(self) -> dict[str, float]:
+        """Return tokens, seconds, and tokens per second of all answers so far, as in devkit.generate/1."""
+        speed = self._tokens / self._seconds if self._seconds else 0.0
+        return {"tokens": self._tokens, "seconds": round(self._seconds, 3), "tokens_per_s": round(speed, 2)}
 
     def _encode(self, prompt: Prompt) -> list[int]:
         try:
@@ -290,9 +221,6 @@ class GenerationSession:
             message = f"{prompt.place}: {error.message}" if prompt.place else error.message
             raise DevkitError(message, error.hint) from error
         return ids
-
-    def _count(self, tokens: int, seconds: float, *, rows: int) -> None:
-        self._tokens, self._seconds, self._rows = self._tokens + tokens, self._seconds + seconds, rows
 
 
 def merge_adapter_into(files: GenerationFiles, folder: Path, remark: Callable[[str], None]) -> None:
