@@ -124,7 +124,6 @@ _WITHOUT_FLAG = {
     "accumulation": "Gradient accumulation steps. Default: 1.",
     "completions": "Completions that GRPO generates at once. Default: 16.",
     "prompt": "Tokens in a row that are given and not scored. Default: 0 (unknown).",
-    "shard_size": "Processes that shard one copy of the model. Default: all.",
     "cache_precision": "Data type of the KV cache. Default: that of the weights.",
 }
 """The settings for --set, with their meanings."""
@@ -150,7 +149,7 @@ RENAMED_FLAGS = {
     },
     "--tied": "--shape tie_word_embeddings=true",
     "--accumulation": "--set accumulation=",
-    **{"--loss": "--set loss=", "--shard-size": "--set shard_size=", "--cache-dtype": "--set cache_precision="},
+    **{"--loss": "--set loss=", "--cache-dtype": "--set cache_precision="},
     **{
         f"--{prefix}{flag}": f"--set {name}={value}"
         for prefix, value in (("", "true"), ("no-", "false"))

@@ -53,7 +53,7 @@ def recommend_settings(
 def recommend_gpu_count(shape: ModelShape, requested: TrainingSettings, gpu: GpuSpec) -> Recommendation | None:
     """Recommend the fewest of these GPUs on which it fits, fully sharded; None where eight are too few."""
     for world in GPU_COUNTS:
-        sharded = replace(requested, world=world, sharding=Sharding.ZERO3, shard_size=0, micro_batch=1)
+        sharded = replace(requested, world=world, sharding=Sharding.ZERO3, micro_batch=1)
         fitting = recommend_settings(shape, sharded, gpu, count=1)
         if fitting and fitting[0].verdict is Fit.FITS:
             return replace(fitting[0], changes=_list_changes(requested, fitting[0].settings))
@@ -69,7 +69,7 @@ def _list_fitting(
         # bf16 adapters train as they are; fp16 ones need fp32.
         is_fp16 = requested.precision is Precision.FP16
         adapter_precision = Precision.FP32 if is_fp16 else requested.precision
-    if method is Method.FULL:
+    if method is Method.FULL and requested.sharding is Sharding.DDP:
         # Adapters have so little optimizer state that its size does not matter.
         optimizers += [Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT]
     for checkpointing in (False, True):

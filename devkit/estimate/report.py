@@ -362,8 +362,7 @@ def _list_training_settings(settings: TrainingSettings) -> Iterator[str]:
     yield f"{settings.optimizer}"
     yield f"{settings.loss} loss" if settings.loss is not Loss.STANDARD else "whole logits"
     if settings.world > 1:
-        groups = f", a copy on every {settings.shard_size}" if settings.shard_size else ""
-        yield f"{settings.sharding} over {settings.world} GPUs{groups}"
+        yield f"{settings.sharding} over {settings.world} GPUs"
 
 
 def format_term(estimate: MemoryEstimate, name: str, *, width: int) -> str:

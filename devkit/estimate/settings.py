@@ -162,7 +162,6 @@ class TrainingSettings:
     """Numbers in modules that are trained whole beside an adapter, as copies of the base's: peft's modules_to_save."""
     world: int = 1
     sharding: Sharding = Sharding.DDP
-    shard_size: int = 0
     """Processes that shard one copy of the model; 0 for all of them."""
 
     @property

@@ -87,7 +87,7 @@ GATHERED_LAYERS = 2
 
 def shard_terms(terms: Iterable[Term], settings: TrainingSettings) -> tuple[Term, ...]:
     """Return each term as large as one rank's shard of it."""
-    world, sharded = settings.shard_size or settings.world, _SHARDED[settings.sharding]
+    world, sharded = settings.world, _SHARDED[settings.sharding]
     return tuple(
         Term(term.name, -(-term.bytes // world), f"({term.formula}) / {world}", ZERO_SOURCE)
         if term.name in sharded
@@ -251,11 +251,6 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
     if settings.sharding is not Sharding.DDP and settings.world == 1:
         raise DevkitError(
             f"--sharding {settings.sharding} needs more than one process", "Give --world, the number of GPUs."
-        )
-    if settings.shard_size and (settings.shard_size < 0 or settings.world % settings.shard_size):
-        raise DevkitError(
-            f"{settings.world} processes cannot be divided by --set shard_size={settings.shard_size}",
-            "Give a number that divides --world, such as the GPUs of a node.",
         )
     if not shape.is_decoder and is_quantized:
         raise DevkitError(

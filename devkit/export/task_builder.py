@@ -37,7 +37,7 @@ from devkit.export.values import GIB, parse_duration, parse_size, round_up_to_gi
 from devkit.render.container.settings import ContainerSettings
 from devkit.solver.plan import Plan, Reason, Vendor
 from devkit.text import format_bytes
-from devkit.workload.finetune.settings import FinetuneSettings, require_whole_copies
+from devkit.workload.finetune.settings import FinetuneSettings
 
 SHM_BYTES = 8 * GIB
 SHM_BYTES_PER_GPU = 4 * GIB
@@ -193,7 +193,6 @@ def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHar
             f" {settings.batch} rows",
             f"Request at most {settings.batch} in all, or set batch = {processes} in the settings of the run.",
         )
-    require_whole_copies(settings, processes)
     for name, path in (("model", settings.model), *(("data", each) for each in (*settings.data, *settings.eval_data))):
         if ".." in PurePosixPath(path).parts:
             raise DevkitError(

@@ -202,23 +202,12 @@ def test_the_loss_is_the_fullest_moment_of_a_plain_lora():
         pytest.param({"upcast": True}, "nothing is quantized", id="an upcast of what is not packed"),
         pytest.param({"method": Method.FULL, "dora": True}, "--dora", id="DoRA without adapters"),
         pytest.param({"sharding": Sharding.ZERO3}, "needs more than one process", id="sharing among one"),
-        pytest.param(
-            {"world": 6, "shard_size": 4}, "cannot be divided by --set shard_size=4", id="copies that are not whole"
-        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(wrong, says):
     with pytest.raises(DevkitError) as refusal:
         estimate_training(LLAMA, TrainingSettings(**wrong))
     assert says in refusal.value.message and refusal.value.hint
-
-
-def test_a_copy_on_each_group_of_processes_takes_what_one_of_that_many_takes():
-    def device_bytes(world, shard_size=0):
-        chosen = TrainingSettings(method=Method.FULL, world=world, sharding=Sharding.ZERO3, shard_size=shard_size)
-        return estimate_training(LLAMA, chosen).allocated_peak_bytes
-
-    assert device_bytes(16, shard_size=4) == device_bytes(4) > device_bytes(16)
 
 
 def test_a_chunk_is_as_long_as_the_one_that_training_uses():

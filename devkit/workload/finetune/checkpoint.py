@@ -33,7 +33,6 @@ from devkit.text import format_bytes, format_count
 from devkit.workload.finetune.dataset import Example
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.files import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, flush_to_disk
-from devkit.workload.finetune.optimizers import to_global_state, to_local_state
 from devkit.workload.finetune.run_folder import LEFTOVER, SettingValue, hash_file, to_setting_value
 from devkit.workload.finetune.settings import FinetuneSettings
 
@@ -56,7 +55,7 @@ _COMPLETE = re.compile(r"step-(\d{1,18})")
 _BROKEN = re.compile(r"step-(\d{1,18})\.broken")
 
 _RESUMABLE_WITH_OTHERS = frozenset(
-    {"data", "output", "micro_batch", "attention", "checkpointing", "loss", "compile", "sharding", "shard_size"}
+    {"data", "output", "micro_batch", "attention", "checkpointing", "loss", "compile", "sharding"}
     | {"save_every", "keep", "resume", "eval_data", "eval_every", "timeout"}
 )
 """Settings that decide where and how fast a run computes, but not what: they may change when it resumes.
@@ -510,10 +509,9 @@ def get_optimizer_state(state: CheckpointState) -> dict[str, torch.Tensor]:
     tensors = {}
     for parameter, values in state.optimizer.state.items():
         for key, value in values.items():
-            tensor = to_global_state(parameter, key, value)
-            if not isinstance(tensor, torch.Tensor):
-                tensor = torch.tensor(tensor, dtype=torch.int64 if isinstance(tensor, int) else torch.float64)
-            tensors[f"{names[id(parameter)]}.{key}"] = tensor
+            if not isinstance(value, torch.Tensor):
+                value = torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+            tensors[f"{names[id(parameter)]}.{key}"] = value
     return tensors
 
 
@@ -550,11 +548,7 @@ def _restore_optimizer(state: CheckpointState, path: Path) -> None:
     # Learning rate and weight decay are not taken from the file: they follow from the settings and the step.
     optimizer.load_state_dict(
         {
-            "state": {
-                place: to_local_state(parameters[name], states[name])
-                for place, name in enumerate(ordered)
-                if name in states
-            },
+            "state": {place: states[name] for place, name in enumerate(ordered) if name in states},
             "param_groups": optimizer.state_dict()["param_groups"],
         }
     )

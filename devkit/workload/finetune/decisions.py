@@ -27,7 +27,7 @@ from devkit.estimate.settings import (
 )
 from devkit.facts.values import ComputeCapability
 from devkit.text import format_bytes, format_count
-from devkit.workload.finetune.settings import FinetuneSettings, require_whole_copies
+from devkit.workload.finetune.settings import FinetuneSettings
 
 T = TypeVar("T")
 
@@ -210,7 +210,6 @@ class Decisions:
             lean=not self.compile and not settings.dropout,
             world=world,
             sharding=self.sharding,
-            shard_size=settings.shard_size,
         )
 
 
@@ -537,7 +536,6 @@ class _ComputeDecisions:
                     "Start several: torchrun --nproc-per-node N --no-python devkit finetune ...",
                 )
             return Sharding.DDP
-        require_whole_copies(self._settings, self._hardware.world_size)
         because = "every rank holds the whole model, with the least communication"
         return self._record("sharding", setting, Sharding.DDP, because)
 
@@ -644,7 +642,12 @@ def _candidates(settings: FinetuneSettings, hardware: Hardware, rows: int, lengt
     small = [size for size in sizes if size not in large]
     optimizers = [settings.optimizer or Optimizer.ADAMW]
     has_8_bit = hardware.kind is DeviceKind.CUDA and "bitsandbytes" in hardware.packages
-    if settings.optimizer is None and settings.method is Method.FULL and has_8_bit:
+    if (
+        settings.optimizer is None
+        and settings.method is Method.FULL
+        and settings.sharding in (None, Sharding.DDP)
+        and has_8_bit
+    ):
         optimizers += [Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT]
     for optimizer in optimizers:
         for checkpointing, some in ((False, large), (True, sizes), (False, small)):

@@ -343,9 +343,9 @@ def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield bucket
 
 
-def wrap_parallel(module: nn.Module, *, sharding: Sharding, ranks: Ranks, shard_size: int) -> ParallelModel:
+def wrap_parallel(module: nn.Module, *, sharding: Sharding, ranks: Ranks) -> ParallelModel:
     """Prepare `module`, whose forward gives the loss, for all ranks. Build the optimizer afterwards: FSDP2 replaces the
-    parameters. `shard_size` ranks shard one copy (HSDP), which divides the world size; 0 for all of them.
+    parameters.
     """
     if ranks.world_size == 1:
         return ParallelModel(module)
@@ -359,10 +359,7 @@ def wrap_parallel(module: nn.Module, *, sharding: Sharding, ranks: Ranks, shard_
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     _require_same_parameters(module, ranks)
-    # Gathering is among the ranks of a copy, neighbors by their rank; copies only reduce their gradients.
-    size = shard_size or ranks.world_size
-    sizes = {"copies": ranks.world_size // size, "shards": size} if size < ranks.world_size else {"shards": size}
-    mesh = init_device_mesh(ranks.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
     # Gradients of bf16 weights are reduced in fp32: eight ranks would round eight times.
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     # Layers first, so that no more than one of them is whole on a device at a time; then what is outside them.

@@ -123,14 +123,6 @@ class FinetuneSettings:
             "Data parallelism: DDP, or FSDP2 (zero2, zero3).", unsupported=("zero1",), section="Memory and speed"
         ),
     ] = None
-    shard_size: Annotated[
-        int,
-        SettingInfo(
-            "Processes that shard one copy of the model with zero2 and zero3, such as a node's; 0 for all.",
-            at_least=0,
-            has_flag=False,
-        ),
-    ] = 0
     eval_data: Annotated[
         tuple[str, ...], SettingInfo("Held-out data for evaluation. May be repeated.", section="Data")
     ] = ()
@@ -180,11 +172,7 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
             "--objective grpo --reward FILE.py:FUNCTION",
         )
     if settings.sharding is not None:
-        require_sharding_supported(settings.sharding, settings.method)
-    if settings.shard_size and settings.sharding not in (Sharding.ZERO2, Sharding.ZERO3):
-        raise DevkitError(
-            f"shard_size {settings.shard_size} has no effect without zero2 or zero3", "Add --sharding zero3."
-        )
+        require_sharding_supported(settings.sharding, settings.method, settings.optimizer)
     if settings.eval_data and settings.eval_share:
         raise DevkitError("--eval-data and eval_share both choose the evaluation data", "Remove one of them.")
     if settings.micro_batch is not None and settings.micro_batch > settings.batch:
@@ -213,12 +201,17 @@ def _validate_objective(settings: FinetuneSettings) -> None:
         )
 
 
-def require_sharding_supported(sharding: Sharding, method: Method) -> None:
-    """Raise DevkitError for a combination of sharding and method that cannot be trained."""
+def require_sharding_supported(sharding: Sharding, method: Method, optimizer: Optimizer | None = None) -> None:
+    """Raise DevkitError for a combination that cannot be trained."""
     if sharding is Sharding.ZERO1:
         raise DevkitError(
             f"devkit does not train with {sharding}",
             "Use ddp, or zero2 or zero3 (FSDP2), which also shard the gradients.",
+        )
+    if sharding is not Sharding.DDP and optimizer not in (None, Optimizer.ADAMW, Optimizer.ADAMW_FOREACH):
+        raise DevkitError(
+            f"--optimizer {optimizer} does not work with {sharding}: bitsandbytes updates only whole weights",
+            "Use --optimizer adamw, or --sharding ddp.",
         )
     if sharding is not Sharding.DDP and method is Method.INT8_LORA:
         raise DevkitError(
@@ -226,15 +219,6 @@ def require_sharding_supported(sharding: Sharding, method: Method) -> None:
             "are integers with a separate scale for each row",
             f"Use --method qlora with {sharding}, which needs less memory still, or --method {method} with "
             "--sharding ddp.",
-        )
-
-
-def require_whole_copies(settings: FinetuneSettings, processes: int) -> None:
-    """Raise DevkitError for processes that are not groups of the size that shards one copy of the model."""
-    if settings.shard_size and processes % settings.shard_size:
-        raise DevkitError(
-            f"{processes} processes cannot be divided by shard_size {settings.shard_size}",
-            "Give a number that divides them, such as the processes of a node.",
         )
 
 

@@ -55,7 +55,7 @@ from devkit.workload.finetune.model import (
     trainable_parameters,
     write_adapter_metadata,
 )
-from devkit.workload.finetune.optimizers import build_optimizer, clip_gradients, compute_learning_rate
+from devkit.workload.finetune.optimizers import build_optimizer, compute_learning_rate
 from devkit.workload.finetune.process import RunOutcome
 from devkit.workload.finetune.run_folder import TrainState, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -337,11 +337,11 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         local_loss, gradient_norm = torch.stack([metrics["total"], norm.to(metrics["total"])]).tolist()
         loss = ranks.sum(local_loss) / metrics["targets"]
         verdict = self._guard.judge(ranks, loss=loss, gradient_norm=gradient_norm, scale=metrics["scale"])
-        if verdict is StepVerdict.STEP:
-            clip_gradients(self._parameters, norm, max_norm=self._settings.gradient_limit)
-        else:
+        if verdict is not StepVerdict.STEP:
             # No optimizer changes a weight that has no gradient.
             optimizer.zero_grad(set_to_none=True)
+        elif self._settings.gradient_limit > 0:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.gradient_limit, norm)
         learning_rate = optimizer.param_groups[0]["lr"]
         metrics |= {
             "verdict": verdict,
@@ -459,7 +459,7 @@ class FinetuneTrainer(RunTrainer):
         decisions, ranks = self._decisions, self._ranks
         module = ModelWithLoss(model, loss=decisions.loss, attention=decisions.attention, device=ranks.device)
         layers = list_decoder_layers(module)
-        parallel = wrap_parallel(module, sharding=decisions.sharding, ranks=ranks, shard_size=self._settings.shard_size)
+        parallel = wrap_parallel(module, sharding=decisions.sharding, ranks=ranks)
         if self._loader.flat:
             parallel.call_gathered(lambda model: require_no_cross_attention(model, decisions.attention, ranks.device))
         module.split_head(parallel.call_gathered)

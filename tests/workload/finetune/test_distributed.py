@@ -101,19 +101,6 @@ def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(run_fa
             assert any("saved by 2 processes, resumed by 1 process" in note["text"] for note in after.events("note"))
 
 
-def test_two_copies_of_two_shards_have_the_losses_of_one_process_and_resume_as_one_copy(run_factory, zygote, alone):
-    hybrid = ("--sharding", "zero3", "--set", "shard_size=2")
-    straight = ran(run_factory, zygote, "hybrid", *ALONE["full"], *hybrid, world=4)
-    assert losses(straight) == pytest.approx(losses(alone("full")), rel=EQUAL)
-    assert norms(straight) == pytest.approx(norms(alone("full")), rel=10 * EQUAL)
-    run = zygote.start(argv(run_factory, run_factory.folder / "hybrid stopped", *ALONE["full"], *hybrid), world=4)
-    run.until(lambda: len(run.events("step")) > 1)
-    run.send(signal.SIGTERM, 1)
-    assert run.ended() == [75] * 4, run.said(0)
-    after = ran(run_factory, zygote, "hybrid stopped", *ALONE["full"], "--sharding", "zero3", world=2)
-    assert losses(run) + losses(after) == pytest.approx(losses(alone("full")), rel=EQUAL)
-
-
 def test_what_cannot_be_sharded_is_refused_by_all(run_factory, zygote):
     words = argv(run_factory, run_factory.folder / "refused", "--method", "int8-lora", "--sharding", "zero3")
     run = zygote.start(words, world=2)

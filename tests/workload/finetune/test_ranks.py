@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit import folder_lock
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Method, Sharding
+from devkit.estimate.settings import Method, Optimizer, Sharding
 from devkit.workload.finetune import distributed
 from devkit.workload.finetune.distributed import join_process_group
 from devkit.workload.finetune.run_folder import lock_run_folder
@@ -101,16 +101,17 @@ def test_several_processes_do_not_share_an_apple_gpu(environment):
 
 
 @pytest.mark.parametrize(
-    ("sharding", "method", "says"),
+    ("sharding", "method", "optimizer", "says"),
     [
-        (Sharding.ZERO1, Method.FULL, "devkit does not train with zero1"),
-        (Sharding.ZERO3, Method.INT8_LORA, "int8-lora does not work with zero3: FSDP2 shards weights of one"),
-        (Sharding.ZERO2, Method.INT8_LORA, "int8-lora does not work with zero2"),
+        (Sharding.ZERO1, Method.FULL, None, "devkit does not train with zero1"),
+        (Sharding.ZERO3, Method.INT8_LORA, None, "int8-lora does not work with zero3: FSDP2 shards weights of one"),
+        (Sharding.ZERO2, Method.INT8_LORA, None, "int8-lora does not work with zero2"),
+        (Sharding.ZERO3, Method.FULL, Optimizer.PAGED_ADAMW, "--optimizer paged-adamw does not work with zero3"),
     ],
 )
-def test_unsupported_sharding_is_refused_with_the_reason(sharding, method, says):
+def test_unsupported_sharding_is_refused_with_the_reason(sharding, method, optimizer, says):
     with pytest.raises(DevkitError, match=says):
-        require_sharding_supported(sharding, method)
+        require_sharding_supported(sharding, method, optimizer)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows gives no lock on a folder")
