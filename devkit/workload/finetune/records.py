@@ -11,11 +11,10 @@ The formats, of which the first whose fields are all present applies; other fiel
 DPO and reward models read pairs (`parse_pair`), and GRPO reads prompts (`parse_prompt`).
 
 Formats with a prompt and an answer come first: data sets often repeat the same as plain text. JSON errors are reported
-with file, line and column. Parquet, saved data sets and the hub are read by the libraries that own these formats;
-none of them is required, and where one is missing, the error names it.
+with file, line and column. Parquet and the hub are read by the libraries that own these formats; neither is required, and
+where one is missing, the error names it.
 """
 
-import codecs
 import importlib
 import json
 import os
@@ -25,7 +24,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import count
 from math import isnan
@@ -34,7 +32,7 @@ from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
-from devkit.reading import find_similar_paths, read_chunks
+from devkit.reading import find_similar_paths
 from devkit.text import format_bytes, format_count, join_words, suggest, to_one_line
 from devkit.workload.finetune.files import HubRepository, explain_hub_error
 
@@ -43,9 +41,7 @@ RECORD_FORMATS_HINT = (
     '{"instruction": ..., "output": ...}, {"conversations": [{"from": ..., "value": ...}]}.'
 )
 
-RECORD_FORMATS = (("messages",), ("conversations",), ("prompt", "completion"), ("instruction", "output"), ("text",))
-RECORD_FIELDS = tuple(name for form in RECORD_FORMATS for name in form)
-"""The fields by which formats are recognized."""
+TEXT_HINT = "Write a text there, or remove the record."
 
 ASSISTANT = "assistant"
 
@@ -236,21 +232,9 @@ def parse_record(entry: object, place: RecordLocation) -> Record:
 
 
 def _unknown_format(entry: Mapping[str, Any], place: RecordLocation) -> DevkitError:
-    """Explain an entry of no format: one with a null in a required field, or with a nearly correct field name."""
-    empty = [name for form in RECORD_FORMATS if set(form) <= entry.keys() for name in form if entry[name] is None]
-    if empty:
-        return DevkitError(f'{place}: "{empty[0]}" is null', "Write a text there, or remove the record.")
-    near = {
-        str(name): match[0]
-        for name in entry
-        if name not in RECORD_FIELDS and (match := get_close_matches(str(name).lower(), RECORD_FIELDS, n=1, cutoff=0.8))
-    }
-    meant = [f'Is "{to_one_line(name)[:40]}" meant to be "{field}"?' for name, field in near.items()]
-    if {"chosen", "rejected"} <= entry.keys():
-        meant = ["Pairs are for --objective dpo and reward."]
-    return DevkitError(
-        f"{place}: unknown record format, with {_field_names(entry)}", "\n".join([*meant, RECORD_FORMATS_HINT])
-    )
+    is_pair = {"chosen", "rejected"} <= entry.keys()
+    hint = "Pairs are for --objective dpo and reward." if is_pair else RECORD_FORMATS_HINT
+    return DevkitError(f"{place}: unknown record format, with {_field_names(entry)}", hint)
 
 
 def _chat(messages: tuple[Message, ...], fields: Mapping[str, Any], place: RecordLocation) -> ChatRecord:
@@ -310,9 +294,7 @@ def _content(content: object, where: str) -> str:
     if isinstance(content, str):
         return _require_encodable(content, where)
     if not isinstance(content, list):
-        raise DevkitError(
-            f"{where} has {_json_type(content)} as its content, but must have a text", _text_hint(content)
-        )
+        raise DevkitError(f"{where} has {_json_type(content)} as its content, but must have a text", TEXT_HINT)
     for part in content:
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, Mapping) else _json_type(part)
@@ -325,7 +307,7 @@ def _content(content: object, where: str) -> str:
 def _text(fields: Mapping[str, Any], name: str, place: RecordLocation) -> str:
     value = fields[name]
     if not isinstance(value, str):
-        raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, but must be a text', _text_hint(value))
+        raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, but must be a text', TEXT_HINT)
     return _require_encodable(value, f'{place}: "{name}"')
 
 
@@ -344,9 +326,9 @@ def _require_encodable(text: str, where: str) -> str:
 
 def _non_empty_list(value: object, name: str, place: RecordLocation) -> Sequence[object]:
     if not isinstance(value, list):
-        is_encoded = isinstance(value, str) and value.lstrip().startswith("[")
-        hint = "It is JSON inside a text: write the list itself, without quotes." if is_encoded else RECORD_FORMATS_HINT
-        raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, but must be a list of messages', hint)
+        raise DevkitError(
+            f'{place}: "{name}" is {_json_type(value)}, but must be a list of messages', RECORD_FORMATS_HINT
+        )
     if not value:
         raise DevkitError(f'{place}: "{name}" is empty', "A chat needs at least one assistant turn.")
     if len(value) > MAX_TURNS:
@@ -354,19 +336,6 @@ def _non_empty_list(value: object, name: str, place: RecordLocation) -> Sequence
             f'{place}: "{name}" has more than {MAX_TURNS:,} turns', "Split the chat into several records."
         )
     return value
-
-
-def _text_hint(value: object) -> str:
-    """Return a hint how a value of another type becomes a text."""
-    match value:
-        case float() if isnan(value):
-            return "A table contains NaN for a missing value: write a text there, or remove the record."
-        case bytes():
-            return "The column holds bytes: write it as text (in Arrow and Parquet the type string)."
-        case list() | Mapping():
-            return "Write the training text as one string."
-        case _:
-            return "Write it in quotes."
 
 
 def _field_names(entry: Mapping[str, Any]) -> str:
@@ -388,22 +357,17 @@ _JSON_TYPES: dict[type, str] = {
 }
 
 
-JSON_LIST_HINT = "A .json file is a list of records."
+JSON_LIST_HINT = "A .json file is a list of records. Was the file truncated?"
 
-JSON_LINES_HINT = "Every line of a .jsonl file is one JSON object, without commas or brackets between the lines."
+JSON_LINES_HINT = (
+    "Every line of a .jsonl file is one JSON object, without commas or brackets between the lines; a line break in a text is "
+    "written \\n."
+)
 
 RECORD_LIST_KEYS = ("data", "train", "records", "examples")
 """Keys under which a .json file that is one object may have its list of records."""
 
-_OPEN = "Unterminated string"
-"""The beginning of Python's message for a text without an end. Source: CPython, json/decoder.py."""
-
 BYTE_ORDER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-
-SAVED_DATASET_FILES = ("dataset_info.json", "state.json")
-SAVED_SPLITS_FILE = "dataset_dict.json"
-"""Files that `save_to_disk` of the library datasets leaves in a folder.
-Source: https://huggingface.co/docs/datasets/process#save"""
 
 DEFAULT_SPLIT = "train"
 
@@ -413,23 +377,17 @@ MAX_UNPACKED_BYTES, MAX_EXPANSION = 256 << 20, 1000
 """What a table may unpack to, and how many times its own size beyond that: text seldom packs to a tenth of its bytes."""
 MAX_LINE_BYTES = 16 << 20
 """A line is read whole; a device or a damaged file may have one without an end, and JSON takes twenty times its text."""
-MAX_JSON_BYTES = 1 << 30
-"""The text of a .json file is read whole, and its records are parsed one by one."""
+MAX_JSON_BYTES, MAX_JSON_MEMORY_BYTES = 1 << 30, 8 << 30
+"""A .json file is parsed as a whole, which takes twenty times its text at worst."""
 MAX_TURNS = 10_000
 
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError)
 """Errors of these libraries for a file that was cut off or damaged; Arrow's own errors derive from the first two."""
 
-_TO_JSON_LINES = '.to_json("{jsonl}", orient="records", lines=True)'
-_UNPACKERS = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
-_ADVICE_BY_SUFFIX = {
-    **{suffix: f"Unpack it first: {program} {{name}}" for suffix, program in _UNPACKERS.items()},
-    ".csv": f'As JSON lines: pandas.read_csv("{{name}}"){_TO_JSON_LINES}',
-    ".tsv": f'As JSON lines: pandas.read_csv("{{name}}", sep="\\t"){_TO_JSON_LINES}',
-}
-"""Suffix of a file that devkit does not read -> how to make one that it reads."""
-
-_SPACES = re.compile(r"[ \t\n\r]*")
+CONVERSION_HINT = (
+    "Unpack archives. pandas writes a table as JSON lines: to_json(FILE, orient='records', lines=True); a data set of the "
+    "library datasets: to_parquet(FILE)."
+)
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:\w[\w.-]*)?")
 
@@ -446,14 +404,24 @@ PARSERS: dict[Objective, Callable[[object, RecordLocation], Record]] = {
 """Objective -> how its data are parsed."""
 
 
+LACKS = {
+    RecordKind.TEXT: "holds no text",
+    RecordKind.PROMPT: "has an empty completion",
+    RecordKind.CHAT: f'has no answer by "{ASSISTANT}"',
+    RecordKind.PAIR: "has an empty answer, or two equal ones",
+    RecordKind.QUESTION: "has an empty prompt",
+}
+"""What an empty record lacks, by its kind."""
+
+
 class RecordReader:
     """The records of all sources that have something to train on, in order, read again with each iteration.
 
     `summary` is one line about the last iteration that ended: 12 chat records in 1 source, 2 more without anything to
     train on left out (the first: ...).
 
-    A source is a file, a folder whose readable files are taken in the order of their names, a folder saved by the
-    library datasets, or the id of a data set on the hub. Within one source all records are of one kind.
+    A source is a file, a folder whose readable files are taken in the order of their names, or the id of a data set on
+    the hub. Within one source all records are of one kind.
     """
 
     def __init__(self, names: Sequence[str], objective: Objective = Objective.SFT) -> None:
@@ -476,43 +444,15 @@ class RecordReader:
                 else:
                     kinds[record.kind] += 1
                     yield record
-        lack, hint = _explain_empty(first_empty) if first_empty is not None else ("", RECORD_FORMATS_HINT)
+        first = f"{first_empty.place} {LACKS[first_empty.kind]}" if first_empty is not None else ""
         if not kinds:
-            cause = "it has no records"
-            if first_empty is not None:
-                cause = f"{first_empty.place} {lack}"
-                cause = cause if empty == 1 else f"none of {empty} records has anything; {cause}"
-            raise DevkitError(f"nothing to train on in {join_words(self._names)}: {cause}", hint)
+            cause = f"none of {format_count(empty, 'record')} has anything: {first}" if first else "it has no records"
+            raise DevkitError(f"nothing to train on in {join_words(self._names)}: {cause}", RECORD_FORMATS_HINT)
         counts = join_words(f"{number} {kind}" for kind, number in sorted(kinds.items()))
         noun = "record" if kinds.total() == 1 else "records"
         self.summary = f"{counts} {noun} in {format_count(len(self.sources), 'source')}"
-        files = [os.path.realpath(source) if Path(source).exists() else source for source in self.sources]
-        if repeated := [name for name, times in Counter(files).items() if times > 1]:
-            self.summary += f", {join_words(repeated)} more than once"
-        if first_empty is not None:
-            first = f"{first_empty.place} {lack}"
+        if first:
             self.summary += f", {empty} more without anything to train on left out (the first: {first})"
-
-
-def _explain_empty(record: Record) -> tuple[str, str]:
-    """Return what an empty record lacks, and a hint."""
-    match record:
-        case TextRecord():
-            return "holds no text", "Give a text that is not empty."
-        case PromptRecord():
-            return "has an empty completion", "Training uses the completion, after the prompt."
-        case PairRecord(chosen=chosen, rejected=rejected):
-            if chosen == rejected:
-                return "has two equal answers", "Give an answer that is worse than the chosen one."
-            return _explain_empty(chosen if chosen.is_empty else rejected)
-        case QuestionRecord():
-            return "has an empty prompt", PROMPT_HINT
-        case ChatRecord(messages=messages):
-            roles = join_words(dict.fromkeys(to_one_line(each["role"])[:40] for each in messages))
-            return (
-                f'has no answer by "assistant", only turns by {roles}',
-                'Training uses the messages with the role "assistant".',
-            )
 
 
 def _require_one_kind(records: Iterable[Record]) -> Iterator[Record]:
@@ -535,7 +475,7 @@ def _find_sources(name: str) -> list[str]:
     _refuse_pipe(path)
     if path.exists():
         if path.suffix.lower() not in READERS_BY_SUFFIX:
-            raise DevkitError(f"{name} is not a file type that devkit reads", _conversion_hint(path))
+            raise DevkitError(f"{name} is not a file type that devkit reads", f"{READABLE}\n{CONVERSION_HINT}")
         return [f"{path}"]
     if _HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS_BY_SUFFIX:
         return [name]
@@ -547,27 +487,16 @@ def _find_sources(name: str) -> list[str]:
 
 def _find_sources_in(folder: Path) -> list[str]:
     found: list[str] = []
-    others: Counter[str] = Counter()
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
-        if SAVED_SPLITS_FILE in files or set(SAVED_DATASET_FILES) <= set(files):
-            found.append(place)
-            folders.clear()
-            continue
         for file in sorted(each for each in files if not each.startswith(".")):
-            suffix = Path(file).suffix.lower()
-            if suffix in READERS_BY_SUFFIX:
-                _require_link_target(Path(place) / file)
-                _refuse_pipe(Path(place) / file)
-                found.append(f"{Path(place) / file}")
-            else:
-                others[suffix or "no suffix"] += 1
+            path = Path(place) / file
+            if path.suffix.lower() in READERS_BY_SUFFIX:
+                _require_link_target(path)
+                _refuse_pipe(path)
+                found.append(f"{path}")
     if not found:
-        shown = join_words(f"{number} with {suffix}" for suffix, number in others.most_common(5))
-        holds = f"it contains files of other kinds: {shown}" if others else "it contains no files"
-        raise DevkitError(
-            f"nothing to read in {folder}: {holds}", f"devkit reads files in {join_words(READERS_BY_SUFFIX, 'or')}."
-        )
+        raise DevkitError(f"nothing to read in {folder}", f"{READABLE}\n{CONVERSION_HINT}")
     return found
 
 
@@ -584,19 +513,8 @@ def _refuse_pipe(path: Path) -> None:
         )
 
 
-def _conversion_hint(path: Path) -> str:
-    """Return a hint how a file of another kind becomes a readable one."""
-    kinds = f"devkit reads files that end in {join_words(READERS_BY_SUFFIX, 'or')}."
-    advice = _ADVICE_BY_SUFFIX.get(path.suffix.lower())
-    if advice is None:
-        return f"{kinds} Copy a text file with another name to one that ends in .txt."
-    return f"{advice.format(name=path.name, jsonl=path.with_suffix('.jsonl').name)}\n{kinds}"
-
-
 def _read_source(source: str) -> Entries:
     path = Path(source)
-    if path.is_dir():
-        return read_saved_dataset(path)
     return READERS_BY_SUFFIX[path.suffix.lower()](path) if path.exists() else read_hub_dataset(source)
 
 
@@ -647,101 +565,31 @@ def read_json_lines(path: Path) -> Entries:
         text = line.strip()
         if not text:
             continue
-        hint = JSON_LINES_HINT
-        if text.endswith((",", "[")) or text.startswith(("[", "]")):
-            hint = f"{hint} Put a list in brackets into a .json file."
-        elif "'" in text and '"' not in text:
-            hint = f"{hint} JSON puts strings in double quotes."
-        with _explain_json(f"{path}:{number}", hint=hint):
+        with _explain_json(f"{path}:{number}", hint=JSON_LINES_HINT):
             entry = json.loads(line, object_pairs_hook=_object)
         yield entry, RecordLocation(f"{path}", number)
 
 
 def read_json_records(path: Path) -> Entries:
     """Read the entries of a .json file: a list, one object with the list, a single record, or JSON lines."""
-    text = _read_whole(path)
-    start = _skip_spaces(text, 0)
-    if start == len(text):
-        return
-    if text[start] == "[":
-        entries: Iterable[Any] = _parse_list(text, start + 1, path)
-    else:
-        end = text.find("\n", start)
-        if end > 0 and _skip_spaces(text, end) < len(text) and _is_json(text[start:end]):
-            yield from read_json_lines(path)
-            return
-        if len(text) > MAX_LINE_BYTES:
-            raise DevkitError(
-                f"{path} is a single value of more than {format_bytes(MAX_LINE_BYTES)}",
-                "devkit reads a list of records one by one: write [{...}, {...}], or one object per line.",
-            )
-        with _explain_json(f"{path}", hint=JSON_LIST_HINT, by_line=True):
-            document = json.loads(text, object_pairs_hook=_object)
-        if not isinstance(document, dict):
-            raise DevkitError(
-                f"{path} does not contain a list of records", "Write [{...}, {...}], or one object per line."
-            )
-        entries = _find_record_list(document, path)
-    for number, entry in enumerate(entries, start=1):
-        yield entry, RecordLocation(f"{path}", number, "record")
-
-
-def _read_whole(path: Path) -> str:
-    """Read a UTF-8 file. Raises DevkitError as `read_text_lines`, and for one that is too large for a memory."""
-    _refuse_pipe(path)
-    try:
-        text = "".join(codecs.iterdecode(read_chunks(path, MAX_JSON_BYTES), "utf-8-sig"))
-    except UnicodeDecodeError:
-        text = "\0"
-    except OSError as error:
+    if path.stat().st_size > MAX_JSON_BYTES:
         raise DevkitError(
-            f"{path} cannot be read: {error.strerror}", "Write one object per line to a .jsonl file."
-        ) from error
-    if "\0" in text:
-        for _ in read_text_lines(path, max_bytes=MAX_JSON_BYTES):
-            pass
-    return text
-
-
-def _parse_list(text: str, place: int, path: Path) -> Iterator[Any]:
-    """Parse the values of a list that begins before `place` one by one: together they take twenty times their text."""
-    decoder = json.JSONDecoder(object_pairs_hook=_object)
-    is_first, is_open = True, True
-    while is_open:
-        values: list[Any] = []
-        with _explain_json(f"{path}", hint=JSON_LIST_HINT, by_line=True), bounded_memory(MAX_BATCH_BYTES >> 2):
-            while is_open and len(values) < PARQUET_BATCH_ROWS:
-                place = _skip_spaces(text, place)
-                is_open = not text.startswith("]", place)
-                if not is_first and is_open:
-                    if not text.startswith(",", place):
-                        raise json.JSONDecodeError("Expecting ',' delimiter", text, place)
-                    place = _skip_spaces(text, place + 1)
-                if is_open:
-                    value, place = decoder.raw_decode(text, place)
-                    values.append(value)
-                is_first = False
-            if not is_open and _skip_spaces(text, place + 1) < len(text):
-                raise json.JSONDecodeError("Extra data", text, _skip_spaces(text, place + 1))
-        yield from values
-
-
-def _skip_spaces(text: str, place: int) -> int:
-    return _SPACES.match(text, place).end()  # type: ignore[union-attr] # matches nothing, too
-
-
-def _find_record_list(document: dict[str, Any], path: Path) -> list[Any]:
-    """Return the records in one object, or the object itself if it is a record."""
-    for name in RECORD_LIST_KEYS:
-        if isinstance(document.get(name), list):
-            return list(document[name])
-    lists = [name for name, value in document.items() if isinstance(value, list) and value]
-    if lists and document.keys().isdisjoint(RECORD_FIELDS):
-        raise DevkitError(
-            f'{path} is one object, with a list under "{to_one_line(lists[0])[:40]}"',
-            f"A list of records is expected under {join_words(RECORD_LIST_KEYS, 'or')}: rename the key.",
+            f"{path} is larger than {format_bytes(MAX_JSON_BYTES)}", "Write one object per line to a .jsonl file."
         )
-    return [document]
+    text = "\n".join(line for _, line in read_text_lines(path, max_bytes=MAX_JSON_BYTES)).strip()
+    first, _, rest = text.partition("\n")
+    if rest and _is_json(first):
+        yield from read_json_lines(path)
+        return
+    with _explain_json(f"{path}", hint=JSON_LIST_HINT, by_line=True), bounded_memory(MAX_JSON_MEMORY_BYTES):
+        document = json.loads(text, object_pairs_hook=_object) if text else []
+    if isinstance(document, dict):
+        lists = (document[name] for name in RECORD_LIST_KEYS if isinstance(document.get(name), list))
+        document = next(lists, [document])
+    if not isinstance(document, list):
+        raise DevkitError(f"{path} does not contain a list of records", "Write [{...}, {...}], or one object per line.")
+    for number, entry in enumerate(document, start=1):
+        yield entry, RecordLocation(f"{path}", number, "record")
 
 
 def _is_json(line: str) -> bool:
@@ -760,18 +608,12 @@ def _explain_json(where: str, *, hint: str, by_line: bool = False) -> Iterator[N
     except json.JSONDecodeError as error:
         place = f"{where}:{error.lineno}:{error.colno}" if by_line else f"{where}:{error.colno}"
         rest = to_one_line(error.doc[error.pos : error.pos + 200].strip())[:30]
-        cause = f"{error.msg[0].lower()}{error.msg[1:]} (here: {rest})"
-        if not rest:
-            cause = "it ends too early"
-        elif error.msg.startswith(_OPEN):
-            cause = f"this text has no closing quote on its line (here: {rest})"
-        if error.msg.startswith(_OPEN):
-            hint = "A line break within a text is written \\n. Or the file was truncated here: write it again."
-        raise DevkitError(f"{place}: not JSON: {cause}", hint) from error
+        shown = f"{error.msg[0].lower()}{error.msg[1:]} (here: {rest})" if rest else "it ends too early"
+        raise DevkitError(f"{place}: not JSON: {shown}", hint) from error
     except RecursionError as error:
         raise DevkitError(f"{where}: nested too deeply to be a record", hint) from error
     except MemoryError as error:
-        raise DevkitError(f"{where}: a record takes more memory than a text could", hint) from error
+        raise DevkitError(f"{where}: its records take more memory than devkit gives them", hint) from error
     except ValueError as error:
         raise DevkitError(f"{where}: {to_one_line(str(error))}", hint) from error
 
@@ -787,8 +629,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_parquet_rows(path: Path) -> Entries:
     """Read the rows of a Parquet file, a few at a time."""
-    parquet = _import_library("pyarrow.parquet", f"{path}")
-    file = _open(path, lambda: parquet.ParquetFile(path))
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise DevkitError(f"{path} needs pyarrow, which is not installed", "pip install pyarrow") from error
+    try:
+        file = parquet.ParquetFile(path)
+    except READ_ERRORS as error:
+        raise _unreadable(f"{path}", error) from error
     # Threads would reserve more addresses than there may be.
     batches = file.iter_batches(batch_size=PARQUET_BATCH_ROWS, use_threads=False)
     yield from _number_rows(_unpack(path, batches), f"{path}")
@@ -839,20 +687,6 @@ def bounded_memory(max_bytes: int = MAX_BATCH_BYTES) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def read_saved_dataset(folder: Path) -> Entries:
-    """Read the rows of a folder that `save_to_disk` wrote; of several splits, those of "train"."""
-    datasets = _import_library("datasets", f"{folder}")
-    found = _open(folder, lambda: datasets.load_from_disk(f"{folder}"))
-    if isinstance(found, dict):
-        if DEFAULT_SPLIT not in found:
-            raise DevkitError(
-                f'{folder} has no split "{DEFAULT_SPLIT}"',
-                f"Give the folder of one of its splits: {join_words((f'{folder / name}' for name in found), 'or')}.",
-            )
-        found = found[DEFAULT_SPLIT]
-    yield from _number_rows(iter(found), f"{folder}")
-
-
 def read_hub_dataset(name: str) -> Entries:
     """Read the rows of a data set on the hub: owner/name, or owner/name:split; without a split those of "train"."""
     repository, _, split = name.partition(":")
@@ -890,24 +724,6 @@ def _explain_dataset_error(repository: str, error: Exception) -> DevkitError | N
     return DevkitError(cause, "Specify a split, as in owner/name:split.") if isinstance(error, ValueError) else None
 
 
-def _import_library(name: str, wanted_for: str) -> Any:  # noqa: ANN401 - optional, and its types may not be installed
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0]
-        raise DevkitError(
-            f"the package {package}, which reads {wanted_for}, is not installed",
-            "Run pip install datasets, or write the records as JSON lines.",
-        ) from error
-
-
-def _open(path: Path, opening: Callable[[], Any]) -> Any:  # noqa: ANN401 - what an optional library returns
-    try:
-        return opening()
-    except READ_ERRORS as error:
-        raise _unreadable(f"{path}", error) from error
-
-
 def _number_rows(rows: Iterator[Any], source: str) -> Entries:
     for number in count():
         try:
@@ -931,3 +747,4 @@ READERS_BY_SUFFIX: dict[str, Callable[[Path], Entries]] = {
     ".json": read_json_records,
     ".parquet": read_parquet_rows,
 }
+READABLE = f"devkit reads files that end in {join_words(READERS_BY_SUFFIX, 'or')}."

@@ -65,9 +65,13 @@ def test_a_text_file_is_one_record(write, content):
     ("content", "message", "hint"),
     [
         pytest.param(f'{A}\n{{"text": "b"', ":2:13: not JSON: it ends too early", "one JSON object", id="truncated"),
-        pytest.param(f"{A},\n{B}", ":1:14: not JSON: extra data (here: ,)", "brackets", id="commas between lines"),
-        pytest.param(f"[{A},\n{B}]", ":1:16: not JSON: it ends too early", "brackets", id="a list in a .jsonl file"),
-        pytest.param("{'text': 'a'}", ":1:2: not JSON: expecting property name", "double quotes", id="single quotes"),
+        pytest.param(
+            f"{A},\n{B}", ":1:14: not JSON: extra data (here: ,)", "one JSON object", id="commas between lines"
+        ),
+        pytest.param(
+            f"[{A},\n{B}]", ":1:16: not JSON: it ends too early", "one JSON object", id="a list in a .jsonl file"
+        ),
+        pytest.param("{'text': 'a'}", ":1:2: not JSON: expecting property name", "one JSON object", id="single quotes"),
         pytest.param('{"text": "a", "text": "b"}', ':1: the key "text" occurs twice', "one JSON", id="a repeated key"),
         pytest.param("[" * 100_000, ":1: nested too deeply", "one JSON", id="nested too deeply"),
         pytest.param('{"text": "a", "n": ' + "9" * 5000 + "}", ":1: Exceeds the limit", "one JSON", id="a huge number"),
@@ -76,20 +80,16 @@ def test_a_text_file_is_one_record(write, content):
         pytest.param(A.encode() + b"\n\0\0\0", ":2 holds a NUL byte", "damaged", id="NUL bytes"),
         pytest.param(codecs.BOM_UTF16_LE + A.encode("utf-16-le"), " is UTF-16", "iconv -f UTF-16", id="UTF-16"),
         pytest.param("\n \n", "it has no records", "One of", id="blank lines alone"),
-        pytest.param(
-            '{"text": " "}\n{"text": ""}', "none of 2 records has anything; ", "Give a text", id="empty texts"
-        ),
-        pytest.param('{"text": ""}', ":1 holds no text", "Give a text", id="one empty text alone"),
+        pytest.param('{"text": " "}\n{"text": ""}', "none of 2 records has anything: ", "One of", id="empty texts"),
+        pytest.param('{"text": ""}', ":1 holds no text", "One of", id="one empty text alone"),
         pytest.param(
             '{"messages": [{"role": "User", "content": "a"}, {"role": "Assistant", "content": "b"}]}',
-            ':1 has no answer by "assistant", only turns by User and Assistant',
-            'with the role "assistant"',
+            ':1 has no answer by "assistant"',
+            "One of",
             id="roles in capitals",
         ),
-        pytest.param('{"text": "a', ":1:10: not JSON: this text has no closing", "truncated", id="a text cut off"),
-        pytest.param(
-            '{"text": "a\nb"}', ":1:10: not JSON: this text has no closing", "written \\n", id="a bare line end"
-        ),
+        pytest.param('{"text": "a', ":1:10: not JSON: unterminated string", "one JSON object", id="a text cut off"),
+        pytest.param('{"text": "a\nb"}', ":1:10: not JSON: unterminated string", "written \\n", id="a bare line end"),
         pytest.param(
             f'{A}\n{{"prompt": "a", "completion": "b"}}',
             ":2 is a prompt record, but",
@@ -132,15 +132,13 @@ def test_a_folder_is_read_in_the_order_of_its_names(write, tmp_path):
     assert [os.path.relpath(each, tmp_path) for each in records.sources] == ["a.jsonl", "b/one.txt", "b/two.jsonl"]
 
 
-def test_a_folder_of_nothing_readable_says_what_it_holds(write, tmp_path):
+def test_a_folder_of_nothing_readable_is_named_with_what_is_read(write, tmp_path):
     write("a.csv", "text\na")
     write("b.csv", "text\na")
     write("LICENSE", "")
-    with pytest.raises(DevkitError, match=r"it contains files of other kinds: 2 with \.csv and 1 with no suffix"):
+    with pytest.raises(DevkitError, match="nothing to read in") as caught:
         RecordReader([f"{tmp_path}"])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DevkitError, match="it contains no file"):
-        RecordReader([f"{tmp_path / 'empty'}"])
+    assert "pandas" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -194,23 +192,19 @@ def test_reading_needs_no_torch(write):
     assert done.stdout.splitlines() == ["1 1 text record in 1 source", "[]"]
 
 
-def test_what_needs_an_optional_library_says_which(write, tmp_path, monkeypatch):
+def test_what_needs_an_optional_library_says_which(monkeypatch):
     # Python's own word for a module that there is not.
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DevkitError, match=r"owner/name") as caught:
         list(RecordReader(["owner/name"]))
     assert "pip install datasets" in caught.value.hint
-    write("saved/dataset_info.json", "{}")
-    write("saved/state.json", "{}")
-    with pytest.raises(DevkitError, match="the package datasets, which reads"):
-        list(RecordReader([f"{tmp_path / 'saved'}"]))
 
 
 def test_a_table_needs_pyarrow_and_says_so(write, monkeypatch):
     # Another test may have imported its parts.
     for module in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(DevkitError, match="the package pyarrow, which reads"):
+    with pytest.raises(DevkitError, match="needs pyarrow, which is not installed"):
         list(RecordReader([write("a.parquet", b"PAR1")]))
 
 
@@ -253,24 +247,12 @@ def test_a_link_to_nothing_is_called_that(write, tmp_path):
         assert caught.value.message == f"{link} is a link to gone.jsonl, which does not exist"
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        pytest.param("a.jsonl.gz", "gunzip a.jsonl.gz", id="packed"),
-        pytest.param("a.csv", 'read_csv("a.csv").to_json("a.jsonl"', id="a table"),
-    ],
-)
-def test_for_a_file_of_another_kind_it_is_said_how_it_becomes_one_that_is_read(write, name, hint):
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv"])
+def test_for_a_file_of_another_kind_it_is_said_how_it_becomes_one_that_is_read(write, name):
     with pytest.raises(DevkitError, match="is not a file type that devkit reads") as caught:
         RecordReader([write(name, "x")])
-    assert hint in caught.value.hint
-
-
-def test_repeated_data_are_noted(write, tmp_path):
-    path = write("a.jsonl", A)
-    (tmp_path / "b.jsonl").symlink_to(path)
-    repeated = summarize(path, str(tmp_path / "b.jsonl"))
-    assert repeated == f"2 text records in 2 sources, {path} more than once"
+    assert "Unpack archives" in caught.value.hint
+    assert "to_json(" in caught.value.hint
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".JSON", ".txt"])

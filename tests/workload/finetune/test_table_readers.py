@@ -1,4 +1,4 @@
-"""Parquet, Arrow and saved data sets, where the libraries that own these formats are installed."""
+"""Parquet, where pyarrow is installed."""
 
 import sys
 
@@ -35,39 +35,6 @@ def test_a_broken_table_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(DevkitError, match="cannot be read"):
         read(path)
-
-
-class TestSavedDataSets:
-    """What `save_to_disk` of the library datasets leaves."""
-
-    @pytest.fixture
-    def datasets(self):
-        return pytest.importorskip("datasets", reason="the optional library datasets is not installed")
-
-    def test_a_saved_data_set_is_read(self, datasets, tmp_path):
-        folder = tmp_path / "saved"
-        datasets.Dataset.from_list(ROWS).save_to_disk(folder)
-        assert read(folder) == places(folder)
-        assert read(tmp_path) == places(folder), "also within the folder that was named"
-
-    def test_rows_that_were_picked_before_saving_are_the_ones_read(self, datasets, tmp_path):
-        folder = tmp_path / "saved"
-        texts = datasets.Dataset.from_list([{"text": f"{number}"} for number in range(9)])
-        texts.select([7, 2]).save_to_disk(folder)
-        assert [record.text for record in RecordReader([f"{folder}"])] == ["7", "2"]
-
-    def test_of_several_splits_the_one_for_training_is_read(self, datasets, tmp_path):
-        folder = tmp_path / "splits"
-        rows = datasets.Dataset.from_list(ROWS)
-        datasets.DatasetDict(train=rows.select([0]), test=rows).save_to_disk(folder)
-        assert read(folder) == places(folder)[:1]
-        assert len(read(folder / "test")) == 2
-
-    def test_splits_without_one_for_training_are_named(self, datasets, tmp_path):
-        datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)).save_to_disk(tmp_path / "splits")
-        with pytest.raises(DevkitError, match='has no split "train"') as caught:
-            read(tmp_path / "splits")
-        assert f"{tmp_path / 'splits' / 'test'}" in caught.value.hint
 
 
 @pytest.mark.full
