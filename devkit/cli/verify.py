@@ -151,12 +151,11 @@ def _require_local_model(model: str) -> None:
     home = os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     found = Path(model).expanduser()
-    if found.is_file() and found.suffix != ".gguf":
+    if found.is_file():
         raise DevkitError(
             f"{model} is a file, but a model is a folder", "Give the folder that contains its config.json."
         )
-    is_local = found.is_dir() or (found.suffix == ".gguf" and found.is_file())
-    if model and not is_local and not (cache / f"models--{model.replace('/', '--')}").exists():
+    if model and not found.is_dir() and not (cache / f"models--{model.replace('/', '--')}").exists():
         raise DevkitError(
             f"model {model} was not found: it is neither a folder nor in {cache}",
             f"Give a folder, or download the model first, because the proof does not download anything: hf download {model}",

