@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
@@ -32,7 +33,7 @@ from devkit.release import __version__
 from devkit.text import format_bytes, format_count
 from devkit.workload.finetune.dataset import Example
 from devkit.workload.finetune.distributed import Ranks
-from devkit.workload.finetune.files import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, flush_to_disk
+from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE, flush_to_disk
 from devkit.workload.finetune.run_folder import LEFTOVER, SettingValue, hash_file, to_setting_value
 from devkit.workload.finetune.settings import FinetuneSettings
 
@@ -72,20 +73,6 @@ _TOKENIZATION_SETTINGS = frozenset(
 
 _FINGERPRINTS = {"data": "the data differ from the checkpoint's", "model": "the model differs from the checkpoint's"}
 """Values that are fingerprints, which say nothing to people -> what to say of a difference."""
-
-_SAFETENSORS_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-_ALIGNMENT = 8
 
 VERSIONED_LIBRARIES = ("torch", "transformers", "peft")
 
@@ -187,87 +174,64 @@ def save_checkpoint(
     """
     started_s = time.monotonic()
     parts = {state.weights_file: get_trained_weights(state.model), OPTIMIZER_FILE: get_optimizer_state(state)}
+    parts = {name: _gather_on_rank0(tensors, ranks) for name, tensors in parts.items()}
     size = sum(tensor.numel() * tensor.element_size() for tensors in parts.values() for tensor in tensors.values())
     staged = output / f"step-{progress.step}.tmp"
 
-    def stage() -> None:
+    def write() -> Path:
+        remove_leftovers(output)
+        free = shutil.disk_usage(output).free
+        if free < size:
+            raise OSError(errno.ENOSPC, f"{format_bytes(free)} are free, {format_bytes(size)} needed")
+        staged.mkdir()
+        for name, tensors in parts.items():
+            save_file(tensors, staged / name, metadata={"format": "pt"})
+        _write_config(state, staged)
+        if write_state is not None:
+            write_state(staged / TRAINER_STATE_FILE)
+        files = sorted(staged.iterdir())
+        manifest = CheckpointManifest(
+            progress=replace(progress, scaler=state.scaler.state_dict() if state.scaler else None),
+            settings=settings,
+            world=ranks.world_size,
+            versions={
+                "devkit": __version__,
+                **{name: str(sys.modules[name].__version__) for name in VERSIONED_LIBRARIES if name in sys.modules},
+            },
+            files={each.name: FileRecord(each.stat().st_size, hash_file(each)) for each in files},
+        )
+        (staged / MANIFEST_FILE).write_text(manifest.text(), encoding="utf-8")
+        for each in (*files, staged / MANIFEST_FILE, staged):
+            flush_to_disk(each)
+        path = publish_checkpoint(staged, output, progress.step)
+        prune_checkpoints(output, step=progress.step, keep=max(keep, MIN_KEPT))
+        return path
+
+    def write_or_explain() -> Path:
         with _explain_save_errors(output, progress.step, staged):
-            remove_leftovers(output)
-            free = shutil.disk_usage(output).free
-            if free < size:
-                raise OSError(errno.ENOSPC, f"{format_bytes(free)} are free, {format_bytes(size)} needed")
-            staged.mkdir()
+            return write()
 
-    ranks.on_rank0_broadcast(stage)
-    files, failure = _write_parts(parts, staged, ranks)
-    manifest = CheckpointManifest(
-        progress=replace(progress, scaler=state.scaler.state_dict() if state.scaler else None),
-        settings=settings,
-        world=ranks.world_size,
-        versions={
-            "devkit": __version__,
-            **{name: str(sys.modules[name].__version__) for name in VERSIONED_LIBRARIES if name in sys.modules},
-        },
-        files=files,
-    )
-
-    def finish() -> Path:
-        with _explain_save_errors(output, progress.step, staged):
-            if failure is not None:
-                raise failure
-            return _finish(output, staged, state, manifest, max(keep, MIN_KEPT), write_state)
-
-    return SavedCheckpoint(ranks.on_rank0_broadcast(finish), size, time.monotonic() - started_s)
+    return SavedCheckpoint(ranks.on_rank0_broadcast(write_or_explain), size, time.monotonic() - started_s)
 
 
-def _write_parts(
-    parts: Mapping[str, Mapping[str, torch.Tensor]], staged: Path, ranks: Ranks
-) -> tuple[dict[str, FileRecord], OSError | None]:
-    """Write all tensors, and return an error of rank 0, which still gathers with the others."""
-    records: dict[str, FileRecord] = {}
-    failure: OSError | None = None
-    for name, tensors in parts.items():
-        chunks = iterate_safetensors(tensors, is_writer=ranks.is_rank0)
-        if not ranks.is_rank0:
-            for _ in chunks:
-                pass
-            continue
-        try:
-            records[name] = write_synced(staged / name, chunks)
-        except OSError as error:
-            failure = failure or error
-    return records, failure
+def _gather_on_rank0(tensors: Mapping[str, Any], ranks: Ranks) -> dict[str, torch.Tensor]:
+    """Return the tensors on rank 0's CPU, gathered one by one if FSDP2 shards them; nothing on other ranks."""
+    gathered, seen = {}, set()
+    for name, tensor in tensors.items():
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        if ranks.is_rank0:
+            whole = whole.detach().to("cpu").contiguous()
+            # safetensors takes no tensor twice; bitsandbytes' states share their maps.
+            gathered[name] = whole.clone() if whole.data_ptr() in seen else whole
+            seen.add(whole.data_ptr())
+    return gathered
 
 
-def _finish(
-    output: Path,
-    staged: Path,
-    state: CheckpointState,
-    manifest: CheckpointManifest,
-    keep: int,
-    write_state: Callable[[Path], object] | None,
-) -> Path:
-    written = [_write_config(state, staged)]
-    if write_state is not None:
-        written.append(staged / TRAINER_STATE_FILE)
-        write_state(written[-1])
-    files = dict(manifest.files)
-    for each in written:
-        text = each.read_bytes()
-        each.unlink()
-        files[each.name] = write_synced(each, [text])
-    write_synced(staged / MANIFEST_FILE, [replace(manifest, files=files).text().encode()])
-    flush_to_disk(staged)
-    path = publish_checkpoint(staged, output, manifest.progress.step)
-    prune_checkpoints(output, step=manifest.progress.step, keep=keep)
-    return path
-
-
-def _write_config(state: CheckpointState, folder: Path) -> Path:
+def _write_config(state: CheckpointState, folder: Path) -> None:
     """Write the configuration that peft or transformers need to load the weights from `folder` by themselves."""
     if state.weights_file == MODEL_FILE:
         state.model.config.save_pretrained(str(folder))
-        return folder / "config.json"
+        return
     config = copy.copy(state.model.peft_config[state.model.active_adapter])
     config.inference_mode = True
     # peft keeps sets, whose order differs from process to process.
@@ -275,7 +239,6 @@ def _write_config(state: CheckpointState, folder: Path) -> Path:
         if isinstance(value := getattr(config, key, None), set):
             setattr(config, key, sorted(value))
     config.save_pretrained(str(folder))
-    return folder / ADAPTER_CONFIG_FILE
 
 
 def require_checkpoint_space(output: Path, state: CheckpointState, *, ranks: Ranks, keep: int = 2) -> None:
@@ -305,7 +268,12 @@ def _explain_save_errors(output: Path, step: int, staged: Path | None) -> Iterat
     """Turn an OSError into a DevkitError with a hint, and remove what was staged."""
     try:
         yield
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, SafetensorError):
+            # It has the system's number in its text alone.
+            found = re.search(r"os error (\d+)", str(error))
+            number = int(found[1]) if found else errno.EIO
+            error = OSError(number, os.strerror(number))
         if staged is not None:
             shutil.rmtree(staged, ignore_errors=True)
         saved = list_checkpoints(output)
@@ -576,57 +544,6 @@ def _mismatch(path: Path, name: str) -> DevkitError:
         f"{path} does not fit this model: {name} differs or exists only on one side",
         "Resume with the versions of peft and transformers listed in its manifest, or start over with --no-resume.",
     )
-
-
-def write_synced(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
-    """Write a new file that is on the disk when this returns, and return its size and the hash of what was written.
-
-    An OSError is raised after the last chunk, and what comes in between is dropped: the other ranks keep sending their
-    shards of each tensor until the last one, whatever happened here.
-    """
-    digest, size, rest = hashlib.sha256(), 0, iter(chunks)
-    try:
-        with path.open("xb") as file:
-            for chunk in rest:
-                digest.update(chunk)
-                size += file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        for _ in rest:
-            pass
-    return FileRecord(size, digest.hexdigest())
-
-
-def iterate_safetensors(tensors: Mapping[str, torch.Tensor], *, is_writer: bool = True) -> Iterator[bytes | memoryview]:
-    """Yield a file in the safetensors format, gathered from all ranks if sharded; all ranks must go to its end.
-
-    One tensor after the other, so that no second copy of them is ever in memory: the library's own `save_file` wants all
-    of them on the CPU at once, 48 GB for a model of 8 billion parameters with its optimizer, on each machine. Ranks that
-    do not write are given nothing. Source: https://github.com/huggingface/safetensors#format
-    """
-    # Wide types first: each tensor then starts at a multiple of its element width, as readers that map the file expect.
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    start = 0
-    for name in names:
-        tensor = tensors[name]
-        end = start + tensor.numel() * tensor.element_size()
-        dtype = _SAFETENSORS_DTYPES[tensor.dtype]
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    if is_writer:
-        yield len(text).to_bytes(8, "little") + text
-    for name in names:
-        whole: Any = tensors[name]
-        if hasattr(whole, "full_tensor"):
-            # Sharded by FSDP2: all ranks gather it.
-            whole = whole.full_tensor()
-        if is_writer:
-            flat = whole.detach().to("cpu").contiguous().reshape(-1)
-            yield flat.view(torch.uint8).numpy().data
 
 
 def list_checkpoints(output: Path) -> list[tuple[int, Path]]:

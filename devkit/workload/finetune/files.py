@@ -636,9 +636,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
             )
             return DevkitError(*refusals.get(status, failed))
     # A proxy or resolver failed below HTTP: each client library of the hub's package raises its own error.
-    if not isinstance(error, OSError) and not re.search(
-        "Connect|Timeout|RevisionResolution", type(error).__name__
-    ):
+    if not isinstance(error, OSError) and not re.search("Connect|Timeout|RevisionResolution", type(error).__name__):
         return None
     cause, fix = f"{ENDPOINT} cannot be reached", "fetch it on a machine with a network"
     if HF_HUB_OFFLINE:
