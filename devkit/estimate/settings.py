@@ -158,8 +158,6 @@ class TrainingSettings:
     """Whether norms and gated MLPs keep their inputs alone, as devkit's loop has them without torch.compile."""
     accumulation: int = 1
     """Backward passes before a step: from two on, gradients are in memory all the time."""
-    whole_parameters: int = 0
-    """Numbers in modules that are trained whole beside an adapter, as copies of the base's: peft's modules_to_save."""
     world: int = 1
     sharding: Sharding = Sharding.DDP
     """Processes that shard one copy of the model; 0 for all of them."""

@@ -137,7 +137,7 @@ def count_trained_parameters(shape: ModelShape, settings: TrainingSettings) -> T
     if settings.method is Method.FULL:
         return TrainedParameters(parameters=shape.parameters, bytes_each=settings.precision.bytes)
     return TrainedParameters(
-        parameters=count_adapter_parameters(shape, settings) + settings.whole_parameters,
+        parameters=count_adapter_parameters(shape, settings),
         bytes_each=settings.adapter_precision.bytes,
     )
 
@@ -146,8 +146,7 @@ def compute_adapter_terms(trained: TrainedParameters, settings: TrainingSettings
     """Compute the adapters; nothing in full fine-tuning, where the weights train."""
     if settings.method is Method.FULL:
         return ()
-    whole = f", {format_millions(settings.whole_parameters)} of them whole modules" if settings.whole_parameters else ""
-    formula = f"{format_millions(trained.parameters)} at rank {settings.rank} x {trained.bytes_each} B{whole}"
+    formula = f"{format_millions(trained.parameters)} at rank {settings.rank} x {trained.bytes_each} B"
     return (Term("adapters", trained.bytes, formula, LORA_SOURCE),)
 
 

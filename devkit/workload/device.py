@@ -216,7 +216,7 @@ def free_after_oom(error: BaseException, device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-OPTIONAL_PACKAGES = ("bitsandbytes", "liger_kernel", "flash_attn")
+OPTIONAL_PACKAGES = ("bitsandbytes", "flash_attn")
 
 MACOS_WITH_BF16 = 14
 """torch: "BFloat16 is not supported on MPS" before macOS 14, https://github.com/pytorch/pytorch/issues/141864."""

@@ -23,7 +23,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from devkit.estimate.settings import Loss
 from devkit.workload.models import Linear, LoraLayer, Model
 
 IGNORED_LABEL = -100
@@ -78,7 +77,7 @@ def use_chunked_loss(model: Model) -> bool:
         targets = functional.pad(labels[..., 1:], (0, 1), value=IGNORED_LABEL).reshape(-1)
         positions = (targets != IGNORED_LABEL).nonzero().squeeze(-1)
         chosen = states.reshape(-1, states.shape[-1]).index_select(0, positions)
-        total = compute_loss(get_output_head(base), chosen, targets[positions], Loss.CHUNKED)
+        total = compute_loss(get_output_head(base), chosen, targets[positions])
         count = len(positions) if num_items_in_batch is None else num_items_in_batch
         return CausalLMOutputWithPast(loss=total / count)
 
@@ -386,22 +385,13 @@ def head_matches_model(head: OutputHead, model: Model) -> bool:
     return wanted.shape == found.shape and bool((wanted - found).abs().max() <= tolerance * wanted.abs().max())
 
 
-def compute_loss(head: OutputHead, states: torch.Tensor, targets: torch.Tensor, implementation: Loss) -> torch.Tensor:
+def compute_loss(head: OutputHead, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the sum of the cross-entropies, in fp32, shape [].
 
     `states` are the hidden states of the positions with a target, [targets, width], `targets` have shape [targets].
     """
     layer: Any = head.layer
     loss: torch.Tensor
-    if implementation is Loss.STANDARD:
-        return _chunk_loss(head, states, targets)
-    if implementation is Loss.FUSED and head.is_plain and head.scale == 1.0:
-        # Liger's Triton kernel. Source: github.com/linkedin/Liger-Kernel.
-        from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-
-        kernel = LigerFusedLinearCrossEntropyLoss(reduction="sum", softcap=head.softcap or None)
-        loss = kernel(layer.weight, states.to(layer.weight.dtype), targets, layer.bias)
-        return loss
     if head.is_plain:
         loss = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
             states.to(layer.weight.dtype), layer.weight, layer.bias, targets, head

@@ -56,7 +56,7 @@ _COMPLETE = re.compile(r"step-(\d{1,18})")
 _BROKEN = re.compile(r"step-(\d{1,18})\.broken")
 
 _RESUMABLE_WITH_OTHERS = frozenset(
-    {"data", "output", "micro_batch", "attention", "checkpointing", "loss", "compile", "sharding"}
+    {"data", "output", "micro_batch", "attention", "checkpointing", "compile", "sharding"}
     | {"save_every", "keep", "resume", "eval_data", "eval_every", "timeout"}
 )
 """Settings that decide where and how fast a run computes, but not what: they may change when it resumes.

@@ -11,6 +11,7 @@ https://huggingface.co/docs/transformers/main/en/attention_interface.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
 
 from devkit.errors import DevkitError
@@ -87,7 +88,7 @@ class DeviceKind(StrEnum):
 class Hardware:
     """One rank's device. `free_bytes` is what a run may take: free GPU memory, or this rank's share of RAM.
 
-    `packages` are the optional libraries that are installed: bitsandbytes, liger_kernel, flash_attn. `can_compile` is
+    `packages` are the optional libraries that are installed: bitsandbytes, flash_attn. `can_compile` is
     True if torch.compile has the compilers it needs, `has_varlen` if torch has the kernel for packed rows. `has_bf16`
     counts if there is no compute capability.
     """
@@ -167,7 +168,6 @@ class Decisions:
     micro_batch: int
     accumulation: int
     optimizer: Optimizer
-    loss: Loss
     compile: bool
     sharding: Sharding
     learning_rate: float
@@ -204,7 +204,7 @@ class Decisions:
             dora=settings.dora,
             adapter_precision=self.adapter_precision,
             optimizer=self.optimizer,
-            loss=self.loss,
+            loss=Loss.CHUNKED,
             attention=self.attention,
             checkpointing=self.checkpointing,
             lean=not self.compile and not settings.dropout,
@@ -365,7 +365,6 @@ def decide(
             micro_batch=fit.micro_batch,
             accumulation=-(-rows // fit.micro_batch),
             optimizer=fit.optimizer,
-            loss=compute.loss,
             compile=compute.compile,
             sharding=compute.sharding,
             learning_rate=compute.learning_rate,
@@ -388,11 +387,8 @@ def decide(
     return build(fit)
 
 
-def build_memory_estimator(config: Mapping[str, Any], *, whole_parameters: int = 0) -> MemoryEstimator | None:
-    """Return the estimator for the model of this configuration; None for an architecture that it does not know.
-
-    `whole_parameters` are those of modules that are trained whole beside an adapter.
-    """
+def build_memory_estimator(config: Mapping[str, Any]) -> MemoryEstimator | None:
+    """Return the estimator for the model of this configuration; None for an architecture that it does not know."""
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.training import estimate_training
 
@@ -400,7 +396,7 @@ def build_memory_estimator(config: Mapping[str, Any], *, whole_parameters: int =
         shape = build_model_shape(config)
     except DevkitError:
         return None
-    return lambda settings: estimate_training(shape, replace(settings, whole_parameters=whole_parameters))
+    return partial(estimate_training, shape)
 
 
 class _ComputeDecisions:
@@ -439,7 +435,6 @@ class _ComputeDecisions:
         self.adapter_precision = self._choose_adapter_precision()
         self.attention = self._choose_attention(traits)
         self.packing = self._choose_packing(traits, lengths)
-        self.loss = self._choose_loss()
         self.compile = self._choose_compile()
         self.sharding = self._choose_sharding()
         rate = (ADAPTER_LEARNING_RATE, "usual for adapters: ten times the rate for whole models")
@@ -468,14 +463,7 @@ class _ComputeDecisions:
             because = "gradients in fp16 cannot be unscaled and checked; the adapter is small"
         elif self.precision is not Precision.FP32:
             because += ": fp32 would keep a second copy of each layer's input"
-        precision = self._record("adapter_precision", self._settings.adapter_precision, chosen, because)
-        if self._settings.modules_to_save and precision is not self.precision:
-            raise DevkitError(
-                f"modules_to_save trains modules in the base's precision, {self.precision}, and the adapter is "
-                f"in {precision}",
-                "Use --dtype bf16, or fp32 before compute capability 8.0, and remove --adapter-dtype.",
-            )
-        return precision
+        return self._record("adapter_precision", self._settings.adapter_precision, chosen, because)
 
     def _choose_attention(self, traits: AttentionTraits) -> Attention:
         hardware, precision, setting = self._hardware, self.precision, self._settings.attention
@@ -495,18 +483,6 @@ class _ComputeDecisions:
             raise DevkitError(f"--packing is not possible: {refusal}", "Leave out --packing.")
         choice = (False, refusal) if refusal else _choose_packing(self._settings, lengths)
         return self._record("packing", self._settings.packing, *choice)
-
-    def _choose_loss(self) -> Loss:
-        has_liger = "liger_kernel" in self._hardware.packages
-        choice = (Loss.CHUNKED, "full logits are never materialized")
-        if self._hardware.kind is DeviceKind.CUDA and has_liger:
-            choice = (Loss.FUSED, "Liger's kernel is installed")
-        loss = self._record("loss", self._settings.loss, *choice)
-        if loss is Loss.FUSED and not has_liger:
-            raise DevkitError(
-                "loss = fused requires Liger's kernels", "pip install liger-kernel, or --set loss=chunked"
-            )
-        return loss
 
     def _choose_compile(self) -> bool:
         hardware = self._hardware
@@ -548,7 +524,6 @@ def _list_choices_of_trl(settings: FinetuneSettings, traits: AttentionTraits) ->
         **({"precision": (Precision.BF16, "TRL's choice for quantized bases")} if is_quantized else {}),
         "attention": (Attention.EAGER, own) if own else (Attention.SDPA, "TRL pads rows, so attention gets a mask"),
         "packing": (False, "TRL keeps each row of a pair or a group apart"),
-        "loss": (Loss.CHUNKED, "TRL computes it in tiles, or from a score: full logits are never materialized"),
         "compile": (False, "padded passes of many lengths would be compiled many times"),
     }
 

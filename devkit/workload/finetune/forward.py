@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Attention, Loss
+from devkit.estimate.settings import Attention
 from devkit.workload.finetune.dataset import (
     IGNORE_INDEX,
     BatchRow,
@@ -268,12 +268,11 @@ class ModelWithLoss(torch.nn.Module):
     `is_split` is True if decoder and head are called separately; see `split_head`.
     """
 
-    def __init__(self, model: Model, *, loss: Loss, attention: Attention, device: torch.device) -> None:
+    def __init__(self, model: Model, *, attention: Attention, device: torch.device) -> None:
         super().__init__()
         self.model = model
         self.attention = attention
         self.device = device
-        self.loss = loss
         self.is_split = False
         self.train()
 
@@ -303,7 +302,7 @@ class ModelWithLoss(torch.nn.Module):
             logits = _select(self._base()(**inputs).logits, positions)
             return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
         states = _select(self._base().get_decoder()(**inputs).last_hidden_state, positions)
-        return compute_loss(self._head(), states, targets, self.loss)
+        return compute_loss(self._head(), states, targets)
 
 
 def _select(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import ALL_LINEAR, Method, Objective, Precision
+from devkit.estimate.settings import ALL_LINEAR, Objective, Precision
 from devkit.text import find_similar, format_bytes, format_count, suggest, to_one_line
 from devkit.workload.device import TORCH_DTYPES
 from devkit.workload.environment import require_bitsandbytes
@@ -365,41 +365,6 @@ def _linear_names_beside_experts(model: Model) -> list[str]:
     return sorted({name.rpartition(".")[2] for name in linear} - EXPERT_LAYER_NAMES)
 
 
-def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[str]:
-    """Resolve the modules that are fully trained beside the adapter to their full names: peft compares only endings.
-
-    Raises DevkitError for a name that no module has, and for a module that cannot be trained whole.
-    """
-    modules = {name: each for name, each in model.named_modules() if not [*each.children()] and [*each.parameters()]}
-    head, table = model.get_output_embeddings(), model.get_input_embeddings()
-    is_tied = head is not None and head.weight is table.weight
-    found: dict[str, None] = {}
-    for name in settings.modules_to_save:
-        matching = {layer: module for layer, module in modules.items() if _matches(name, layer)}
-        if not matching:
-            near = find_similar(name, {layer.rpartition(".")[2]: None for layer in modules})
-            raise DevkitError(
-                f"the model does not have a module called {name}",
-                suggest(near, "Such as lm_head, embed_tokens or norm."),
-            )
-        for layer, module in matching.items():
-            is_inside = isinstance(module, nn.Linear | Conv1D) and module is not head
-            is_target = any(_matches(each, layer) for each in settings.targets)
-            reason = None
-            if is_tied and (module is head or module is table):
-                reason = "it shares its weight with another"
-            elif is_inside and settings.method is not Method.LORA:
-                reason = f"--method {settings.method} packs its weights"
-            elif is_target or (is_inside and settings.targets == ALL_LINEAR):
-                reason = "it gets an adapter"
-            if reason:
-                raise DevkitError(
-                    f"{layer} cannot be trained fully: {reason}", "Remove it, or choose different --targets."
-                )
-        found |= dict.fromkeys(matching)
-    return [*found]
-
-
 def find_adaptable_layers(model: Model) -> Iterator[tuple[str, nn.Module]]:
     """Yield every layer that LoRA can adapt, with its name. bitsandbytes's layers are linear ones, too."""
     for name, module in model.named_modules():
@@ -408,25 +373,15 @@ def find_adaptable_layers(model: Model) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _explain_unknown_target(name: str, layers: dict[str, nn.Module]) -> DevkitError:
-    groups: dict[str, list[str]] = {}
-    for layer, module in layers.items():
-        if isinstance(module, nn.Embedding):
-            continue
-        parent, _, last = layer.rpartition(".")
-        members = groups.setdefault(parent.rpartition(".")[2], [])
-        if last not in members:
-            members.append(last)
-    known = dict.fromkeys(member for members in groups.values() for member in members)
+    known = dict.fromkeys(
+        layer.rpartition(".")[2] for layer, module in layers.items() if not isinstance(module, nn.Embedding)
+    )
     # A name of several parts is compared by its last part, too.
     near = find_similar(name.rpartition(".")[2], known)
     hint = [suggest(near, "")] if near else []
-    several = [each.strip() for each in name.split(",")]
-    if len(several) > 1 and all(each.rpartition(".")[2] in known for each in several):
-        hint = [f"Repeat the flag: {' '.join(f'--targets {each}' for each in several)}"]
-    shown = "; ".join(
-        f"{group}: {', '.join(members)}" if group else ", ".join(members) for group, members in groups.items()
-    )
-    hint.append(f"Use one of {shown}, or all-linear.")
+    if "," in name:
+        hint = ["Repeat the flag for each."]
+    hint.append(f"Use one of {', '.join(known)}, or all-linear.")
     return DevkitError(f"the model does not have a layer called {name}", "\n".join(hint))
 
 
@@ -442,7 +397,6 @@ def attach_adapter(base: Model, settings: FinetuneSettings, *, precision: Precis
         lora_dropout=settings.dropout,
         target_modules=resolve_targets(base, settings.targets),
         use_dora=settings.dora,
-        modules_to_save=resolve_modules_to_save(base, settings) or None,
         # peft also trains the head of a SEQ_CLS, and saves it with the adapter.
         task_type="SEQ_CLS" if settings.objective is Objective.REWARD else "CAUSAL_LM",
     )

@@ -46,7 +46,6 @@ from devkit.workload.finetune.model import (
     find_fused_experts,
     load_base_and_tokenizer,
     load_tokenizer,
-    resolve_modules_to_save,
     resolve_targets,
 )
 from devkit.workload.finetune.process import (
@@ -214,7 +213,6 @@ class RunInputs:
     config: Any
     data: Dataset
     experts: FusedExperts | None = None
-    whole_parameters: int = 0
 
     def notes(self, decisions: Decisions) -> tuple[str, ...]:
         """Return the notes for people before training."""
@@ -229,22 +227,20 @@ def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> R
     """Gather model files and data. Local rank 0 comes first, so that a download is done once per node."""
     folder = ranks.local_rank0_first(lambda: resolve_model_folder(settings.model))
 
-    def inspect() -> tuple[ModelFiles, Model, int]:
+    def inspect() -> tuple[ModelFiles, Model]:
         files = inspect_model(folder)
         model = build_meta_model(folder)
-        whole = []
         if settings.method is not Method.FULL:
             # Fails now rather than after the weights are loaded.
             resolve_targets(model, settings.targets)
-            whole = [model.get_submodule(name) for name in resolve_modules_to_save(model, settings)]
-        return files, model, sum(each.numel() for module in whole for each in module.parameters())
+        return files, model
 
-    files, model, whole_parameters = ranks.on_all_or_fail(inspect)
+    files, model = ranks.on_all_or_fail(inspect)
     config = model.config
     limited = ranks.on_all_or_fail(lambda: limit_to_context_length(settings, config))
     tokenize = choose_tokenization(limited)
     data = ranks.on_all_or_fail(lambda: build_dataset(limited, load_tokenizer(folder), config, events, tokenize))
-    return RunInputs(limited, files, config, data, find_fused_experts(model), whole_parameters)
+    return RunInputs(limited, files, config, data, find_fused_experts(model))
 
 
 def choose_tokenization(settings: FinetuneSettings) -> Callable[..., TokenizedRecords]:
@@ -272,7 +268,7 @@ def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
             hardware,
             traits=read_attention_traits(inputs.config),
             lengths=lengths,
-            estimator=build_memory_estimator(inputs.files.config, whole_parameters=inputs.whole_parameters),
+            estimator=build_memory_estimator(inputs.files.config),
         )
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import ALL_LINEAR, Attention, Loss, Method, Objective, Optimizer, Precision, Sharding
+from devkit.estimate.settings import ALL_LINEAR, Attention, Method, Objective, Optimizer, Precision, Sharding
 from devkit.facts.settings import (
     SettingInfo,
     describe_settings,
@@ -67,10 +67,6 @@ class FinetuneSettings:
     targets: Annotated[
         tuple[str, ...], SettingInfo("Target modules of the adapter. May be repeated.", section="Method")
     ] = ALL_LINEAR
-    modules_to_save: Annotated[
-        tuple[str, ...],
-        SettingInfo("Modules to train fully and save with the adapter, such as lm_head or a norm.", has_flag=False),
-    ] = ()
     dora: Annotated[bool, SettingInfo("Train with DoRA (weight-decomposed LoRA).", section="Method")] = False
     sequence: Annotated[
         int, SettingInfo("Sequence length: the longest row, in tokens.", example="TOKENS", at_least=2, section="Data")
@@ -115,7 +111,6 @@ class FinetuneSettings:
         bool | None, SettingInfo("Gradient checkpointing: recompute activations.", section="Memory and speed")
     ] = None
     optimizer: Annotated[Optimizer | None, SettingInfo("Optimizer.", section="Memory and speed")] = None
-    loss: Annotated[Loss | None, SettingInfo("Implementation of the cross-entropy loss.", has_flag=False)] = None
     compile: Annotated[bool | None, SettingInfo("Compile the model with torch.compile.", has_flag=False)] = None
     sharding: Annotated[
         Sharding | None,
@@ -158,11 +153,11 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
         raise DevkitError("--learning-rate is 0, so no learning happens", "Give a rate above 0, such as 2e-4.")
     if settings.steps is None and settings.epochs <= 0:
         raise DevkitError("--epochs is 0, so nothing would be trained", "Give --epochs or --steps above 0.")
-    has_adapter_settings = settings.dora or settings.modules_to_save or settings.adapter_precision is not None
+    has_adapter_settings = settings.dora or settings.adapter_precision is not None
     if settings.method is Method.FULL and (has_adapter_settings or settings.targets != ALL_LINEAR):
         raise DevkitError(
             "--method full trains every weight, so it has no adapter to configure",
-            "Remove --dora, --targets, modules_to_save and --adapter-dtype.",
+            "Remove --dora, --targets and --adapter-dtype.",
         )
     if settings.objective is not Objective.SFT:
         _validate_objective(settings)
@@ -186,7 +181,7 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
 def _validate_objective(settings: FinetuneSettings) -> None:
     """Raise DevkitError for settings that do not reach TRL's trainers, and for groups that a step does not hold."""
     is_quantized = settings.method in (Method.QLORA, Method.INT8_LORA)
-    absent = ["packing", "sharding", "loss", "compile", "modules_to_save"]
+    absent = ["packing", "sharding", "compile"]
     given = [format_option(FinetuneSettings, name) for name in absent if getattr(settings, name)]
     given += [] if settings.completion_only else ["--no-completion-only"]
     given += ["--targets lm_head"] if any(each.endswith("lm_head") for each in settings.targets) else []

@@ -457,7 +457,7 @@ class FinetuneTrainer(RunTrainer):
 
     def _wrap_parallel(self, model: Model) -> ParallelModel:
         decisions, ranks = self._decisions, self._ranks
-        module = ModelWithLoss(model, loss=decisions.loss, attention=decisions.attention, device=ranks.device)
+        module = ModelWithLoss(model, attention=decisions.attention, device=ranks.device)
         layers = list_decoder_layers(module)
         parallel = wrap_parallel(module, sharding=decisions.sharding, ranks=ranks)
         if self._loader.flat:

@@ -7,7 +7,7 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.settings import Attention, Loss, Method, Objective, Optimizer, Precision, Sharding
+from devkit.estimate.settings import Attention, Method, Objective, Optimizer, Precision, Sharding
 from devkit.estimate.training import estimate_training
 from devkit.facts.values import ComputeCapability
 from devkit.workload.finetune.decisions import USER_CHOICE, AttentionTraits, DeviceKind, Hardware, decide
@@ -97,7 +97,6 @@ def test_settings_of_the_user_are_kept_and_say_so():
         "adapter_precision": Precision.FP32,
         "attention": Attention.SDPA,
         "packing": False,
-        "loss": Loss.STANDARD,
         "compile": False,
         "optimizer": Optimizer.ADAMW_8BIT,
         "checkpointing": True,
@@ -119,7 +118,6 @@ def test_settings_of_the_user_are_kept_and_say_so():
         pytest.param(gpu("7.0", 32), {"method": Method.INT8_LORA}, "compute capability 7.5", id="int8 on a V100"),
         pytest.param(T4, {"attention": Attention.VARLEN}, "varlen is not possible", id="varlen on a T4"),
         pytest.param(T4, {"method": Method.FULL, "precision": Precision.FP16}, "fp16", id="a whole model in fp16"),
-        pytest.param(H100, {"loss": Loss.FUSED}, "Liger", id="the fused loss without Liger"),
         pytest.param(gpu("9.0", 80, can_compile=False), {"compile": True}, "compiler", id="compiling without compiler"),
         pytest.param(H100, {"sharding": Sharding.ZERO3}, "single process", id="sharing with nobody"),
         pytest.param(gpu("9.0", 80, world_size=32), {"batch": 16}, "32 processes", id="fewer rows than processes"),
@@ -216,11 +214,6 @@ def test_a_model_whose_texts_must_not_share_a_row_is_not_packed():
         decided(H100, traits=recurrent, packing=True)
     with pytest.raises(DevkitError, match="sdpa attention would compute the whole row"):
         decided(H100, attention=Attention.SDPA, packing=True)
-
-
-def test_ligers_kernel_is_used_where_it_is_installed():
-    assert decided(gpu("9.0", 139, packages=frozenset({"liger_kernel"}))).loss is Loss.FUSED
-    assert decided(H200).loss is Loss.CHUNKED
 
 
 def test_on_a_cpu_nothing_is_estimated_that_only_a_gpu_has():

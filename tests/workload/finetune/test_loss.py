@@ -13,7 +13,6 @@ pytestmark = pytest.mark.workload
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devkit.estimate.settings import Loss
 from devkit.workload import patches as loss_module
 from devkit.workload.patches import OutputHead, compute_loss, get_output_head, head_matches_model
 
@@ -57,7 +56,7 @@ def results(loss, head, states):
 def test_loss_and_gradients_are_those_of_whole_logits(how):
     head, states, targets = made(**how)
     wanted, wanted_gradients = results(standard(head, states, targets), head, states)
-    found, gradients = results(compute_loss(head, states, targets, Loss.CHUNKED), head, states)
+    found, gradients = results(compute_loss(head, states, targets), head, states)
     assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
     for one, other in zip(gradients, wanted_gradients, strict=True):
         assert (one - other).abs().max() <= 1e-5 * other.abs().max()
@@ -65,7 +64,7 @@ def test_loss_and_gradients_are_those_of_whole_logits(how):
 
 def test_no_counted_token_gives_no_loss_but_still_a_gradient_for_everyone_to_add():
     head, states, targets = made()
-    found, gradients = results(compute_loss(head, states[:0], targets[:0], Loss.CHUNKED), head, states)
+    found, gradients = results(compute_loss(head, states[:0], targets[:0]), head, states)
     assert found.item() == 0
     assert all(not each.any() for each in gradients)
 
@@ -95,8 +94,8 @@ def test_logits_of_all_tokens_are_never_in_memory_at_once(layers):
     if layers != "a matrix":
         head = replace(head, layer=torch.nn.Sequential(head.layer, torch.nn.Tanh()))
     chunk = 7 * VOCABULARY
-    assert largest_tensor(lambda: compute_loss(head, states, targets, Loss.CHUNKED)) <= max(chunk, WIDTH * VOCABULARY)
-    assert largest_tensor(lambda: compute_loss(head, states, targets, Loss.STANDARD)) == TOKENS * VOCABULARY
+    assert largest_tensor(lambda: compute_loss(head, states, targets)) <= max(chunk, WIDTH * VOCABULARY)
+    assert largest_tensor(lambda: standard(head, states, targets)) == TOKENS * VOCABULARY
 
 
 def test_the_gradient_of_a_trained_head_is_rounded_once_and_not_with_each_chunk():
@@ -104,7 +103,7 @@ def test_the_gradient_of_a_trained_head_is_rounded_once_and_not_with_each_chunk(
     low = replace(head, layer=torch.nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.bfloat16))
     rounded = states.detach().bfloat16().requires_grad_()
     exact = torch.autograd.grad(standard(low, rounded, targets).double(), low.layer.weight)[0].float()
-    found = torch.autograd.grad(compute_loss(low, rounded, targets, Loss.CHUNKED), low.layer.weight)[0].float()
+    found = torch.autograd.grad(compute_loss(low, rounded, targets), low.layer.weight)[0].float()
     assert (found - exact).abs().max() <= 2**-7 * exact.abs().max()
 
 

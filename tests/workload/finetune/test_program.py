@@ -9,7 +9,7 @@ pytestmark = pytest.mark.workload
 
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Loss, Method, Precision
+from devkit.estimate.settings import Method, Precision
 from devkit.workload.finetune.run_folder import hash_files
 from devkit.workload.generation.program import merge_adapter_into
 from devkit.workload.generation.settings import GenerateSettings, find_generation_files
@@ -62,7 +62,6 @@ def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_batch(run_factory):
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param({"loss": Loss.STANDARD}, id="logits as a whole"),
         pytest.param({"packing": True}, id="texts that share rows"),
         pytest.param({"checkpointing": True}, id="activations computed again"),
         pytest.param({"attention": "sdpa"}, id="padded rows"),
@@ -90,7 +89,7 @@ def test_the_folder_holds_the_adapter_the_record_and_the_metrics(run_factory):
     assert (record["schema"], record["status"], record["step"]) == ("devkit.finetune/1", "done", 3)
     assert record["first_loss"] == ran.losses[0] and record["last_loss"] == ran.losses[-1]
     assert record["files"] == {"adapter": hash_files(ran.output / "adapter")}
-    assert {each["name"] for each in record["decisions"]} >= {"precision", "attention", "micro_batch", "loss"}
+    assert {each["name"] for each in record["decisions"]} >= {"precision", "attention", "micro_batch"}
     assert all(each["because"] for each in record["decisions"])
     assert record["estimated"]["reserved_peak_bytes"]["upper"] > 0
     kept = [json.loads(line) for line in (ran.output / "metrics.jsonl").read_text().splitlines()]
@@ -169,9 +168,8 @@ def test_a_reader_that_left_does_not_end_the_run(run_factory):
     assert (settings.output / "adapter").is_dir()
 
 
-@pytest.mark.parametrize("loss", [Loss.CHUNKED, Loss.STANDARD])
-def test_an_adapter_on_the_head_is_estimated_trained_and_merged(run_factory, tmp_path, loss):
-    ran = run_factory.run(targets=("q_proj", "lm_head"), steps=20, loss=loss)
+def test_an_adapter_on_the_head_is_estimated_trained_and_merged(run_factory, tmp_path):
+    ran = run_factory.run(targets=("q_proj", "lm_head"), steps=20)
     assert (ran.code, len(ran.named("estimate"))) == (0, 1)
     assert ran.losses[-1] < 0.7 * ran.losses[0]
     found = find_generation_files(GenerateSettings(model=f"{run_factory.base}", adapter=ran.output / "adapter"))
