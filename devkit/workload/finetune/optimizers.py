@@ -57,14 +57,13 @@ def build_optimizer(
     With `masters`, plain AdamW updates master weights in fp32 of weights that are in 16 bits; the others round.
     """
     groups = build_parameter_groups(model, weight_decay=weight_decay)
-    match kind:
-        case Optimizer.ADAMW if masters:
-            return MasterWeightAdamW(groups, lr=learning_rate)
-        case Optimizer.ADAMW:
-            # One pass over memory, and no second copy of the parameters as `foreach` makes.
-            return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
-        case Optimizer.ADAMW_FOREACH:
-            return torch.optim.AdamW(groups, lr=learning_rate, foreach=True)
+    if kind is Optimizer.ADAMW and masters:
+        return MasterWeightAdamW(groups, lr=learning_rate)
+    if kind is Optimizer.ADAMW:
+        # One pass over memory, and no second copy of the parameters as `foreach` makes.
+        return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+    if kind is Optimizer.ADAMW_FOREACH:
+        return torch.optim.AdamW(groups, lr=learning_rate, foreach=True)
     require_bitsandbytes(f"--optimizer {kind}", without="--optimizer adamw")
     from bitsandbytes.optim import AdamW8bit, PagedAdamW8bit, PagedAdamW32bit
 

@@ -87,7 +87,7 @@ def test_each_machine_gets_what_suits_it(
 def test_everything_has_its_reason(hardware):
     found = decided(hardware)
     names = [each.name for each in found.reasons]
-    assert len(names) == len(set(names)) == 11
+    assert len(names) == len(set(names)) == 10
     assert all(each.because and each.because != USER_CHOICE for each in found.reasons)
 
 
