@@ -42,7 +42,10 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
 
 @click.command(
     cls=Command,
-    removed={"--plot": "Add --tensorboard DIR or --report-to NAME; metrics.jsonl has the numbers."},
+    removed={
+        "--plot": "Add --report-to NAME; metrics.jsonl has the numbers.",
+        "--tensorboard": "Add --report-to tensorboard, which writes into the folder runs of --output.",
+    },
     renamed={
         "--sequence": "--max-length",
         "--precision": "--dtype",
@@ -64,16 +67,10 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help=f"Another setting: {join_words(_WITHOUT_FLAG)}."
 )
 @click.option(
-    "--tensorboard",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write event files for TensorBoard.",
-)
-@click.option(
     "--report-to",
     "trackers",
     multiple=True,
-    type=click.Choice(["mlflow", "wandb"]),
+    type=click.Choice(["mlflow", "tensorboard", "wandb"]),
     help="Also log losses and speed to this tracker.",
 )
 @click.option("--verbose", is_flag=True, help="Print the reason for each decision.")
@@ -86,7 +83,6 @@ def finetune(
     *,
     file: Path | None,
     assignments: tuple[str, ...],
-    tensorboard: Path | None,
     trackers: tuple[str, ...],
     verbose: bool,
     dry_run: bool,
@@ -97,19 +93,18 @@ def finetune(
 
     devkit chooses the other settings for this machine, with reasons. The same command resumes a stopped run.
     """
-    from devkit.workload.finetune.events import Trackers
+    from devkit.workload.finetune.events import require_trackers
 
     with _exit_code_written(ctx), raise_on_signal():
         settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
         continue_in_project("devkit finetune")
         check_inputs(settings)
-        reported = Trackers(trackers, tensorboard)
-        reported.require_usable()
+        require_trackers(trackers)
         with _print_events(as_json=as_json, has_reasons=verbose or dry_run) as listener:
             configure_libraries()
             from devkit.workload.finetune.program import run_finetuning
 
-            code = run_finetuning(settings, listeners=(listener,), trackers=reported, dry_run=dry_run)
+            code = run_finetuning(settings, listeners=(listener,), trackers=trackers, dry_run=dry_run)
         write_exit_code(code)
     if dry_run and not as_json and "RANK" not in os.environ:
         print_next(shlex.join(["devkit", "finetune", *(word for word in ctx.meta["words"] if word != "--dry-run")]))

@@ -111,7 +111,7 @@ def test_a_dry_run_as_text_prints_decisions_with_reasons(run_factory):
         "--dry-run", COLUMNS="120",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "loss: chunked - full logits are never materialized\n" in done.stdout
+    assert "compile: no - on a CPU, it costs more time than it saves\n" in done.stdout
     assert "memory: about " in done.stdout and done.stdout.startswith("would train ")
     assert done.stdout.endswith(f"--output {run_factory.folder / 'never'}\n") and "--dry-run" not in done.stdout
     assert not (run_factory.folder / "never").exists()

@@ -277,7 +277,6 @@ class BatchLoader:
         else:
             self.rows = [BatchRow((each,)) for each in examples]
         self.token_count = sum(row.token_count for row in self.rows)
-        self._prefetched: tuple[tuple[int, int, int, int], list[MicroBatch]] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -308,16 +307,6 @@ class BatchLoader:
 
         All ranks get equally many of at most `micro_batch` rows; one without rows holds a padding token.
         """
-        key = (step, rank, world_size, micro_batch)
-        prefetched, self._prefetched = self._prefetched, None
-        return prefetched[1] if prefetched is not None and prefetched[0] == key else self._collate_step(*key)
-
-    def prefetch(self, step: int, *, rank: int = 0, world_size: int = 1, micro_batch: int = 1) -> None:
-        """Collate a step's micro-batches now, for the next call of `load_step`."""
-        key = (step, rank, world_size, micro_batch)
-        self._prefetched = (key, self._collate_step(*key))
-
-    def _collate_step(self, step: int, rank: int, world_size: int, micro_batch: int) -> list[MicroBatch]:
         rows = self._rows_of(step)
         lengths = [row.token_count for row in rows]
         own = micro_batches_of_rank(lengths, rank=rank, world_size=world_size, micro_batch=micro_batch)

@@ -10,11 +10,9 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -341,30 +339,8 @@ _FORMATS: dict[str, Callable[[Event], str]] = {
 """Event name -> the line that people read; "" for none."""
 
 
-@dataclass(frozen=True)
-class Trackers:
-    """What the numbers of a run are logged to beside its file: names of trackers, and a folder for TensorBoard."""
-
-    names: tuple[str, ...] = ()
-    tensorboard: Path | None = None
-
-    def require_usable(self) -> None:
-        """Raise DevkitError for a tracker that is not installed or a folder that cannot be written: now, not after hours."""
-        for name in (*self.names, *(("tensorboard",) if self.tensorboard else ())):
-            if importlib.util.find_spec(name) is None:
-                shown = "TensorBoard" if name == "tensorboard" else name
-                raise DevkitError(f"{shown} is not installed for {sys.executable}", f"pip install {name}")
-        if self.tensorboard is None:
-            return
-        try:
-            self.tensorboard.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.tensorboard):
-                pass
-        except OSError as error:
-            raise DevkitError(
-                f"cannot write {self.tensorboard}: {error.strerror}",
-                "Choose a folder that you can write to with --tensorboard.",
-            ) from error
-
-
-NO_TRACKERS = Trackers()
+def require_trackers(names: tuple[str, ...]) -> None:
+    """Raise DevkitError for a tracker that is not installed: now, not after hours."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise DevkitError(f"{name} is not installed for {sys.executable}", f"pip install {name}")

@@ -27,7 +27,7 @@ from devkit.workload.finetune.dataset import (
 )
 from devkit.workload.finetune.decisions import Decisions, build_memory_estimator, decide
 from devkit.workload.finetune.distributed import Ranks, join_process_group
-from devkit.workload.finetune.events import METRICS_FILE, NO_TRACKERS, Events, Listener, Trackers
+from devkit.workload.finetune.events import METRICS_FILE, Events, Listener
 from devkit.workload.finetune.files import (
     BaseQuantization,
     LoadSettings,
@@ -74,10 +74,10 @@ def run_finetuning(
     settings: FinetuneSettings,
     *,
     listeners: tuple[Listener, ...] = (),
-    trackers: Trackers = NO_TRACKERS,
+    trackers: tuple[str, ...] = (),
     dry_run: bool = False,
 ) -> int:
-    """Train with `settings` and return the exit code. `listeners` get rank 0's events, `trackers` its numbers.
+    """Train with `settings` and return the exit code. `listeners` get rank 0's events, trackers of these names its numbers.
 
     With `dry_run` no weights are loaded and nothing is written: only decisions and estimate are emitted.
 
@@ -104,7 +104,7 @@ class _RecordedRun:
     """A run on one rank, with its events in metrics.jsonl and its record in run.json."""
 
     def __init__(
-        self, settings: FinetuneSettings, ranks: Ranks, listeners: tuple[Listener, ...], trackers: Trackers
+        self, settings: FinetuneSettings, ranks: Ranks, listeners: tuple[Listener, ...], trackers: tuple[str, ...]
     ) -> None:
         self._settings = settings
         self._ranks = ranks

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial, partialmethod
+from functools import partialmethod
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
-from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
+from transformers.integrations import get_reporting_integration_callbacks
 
 from devkit.estimate.settings import Attention, Method, Precision
 from devkit.text import to_one_line
@@ -44,7 +44,7 @@ from devkit.workload.finetune.distributed import (
     list_decoder_layers,
     wrap_parallel,
 )
-from devkit.workload.finetune.events import METRICS_FILE, NO_TRACKERS, Events, Trackers, drop_events_after
+from devkit.workload.finetune.events import METRICS_FILE, Events, drop_events_after
 from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE
 from devkit.workload.finetune.forward import ModelWithLoss, require_no_cross_attention
 from devkit.workload.finetune.live_page import PAGE_FILE
@@ -135,7 +135,7 @@ class RunContext:
     ranks: Ranks
     events: Events
     stop_requested: Callable[[], RunOutcome | None]
-    trackers: Trackers = NO_TRACKERS
+    trackers: tuple[str, ...] = ()
 
 
 class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has no types here
@@ -242,9 +242,6 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         """Return the tokens of an epoch."""
         return sum(row.length for row in self.rows)
 
-    def _prepare_next_step(self) -> None:
-        """Prepare the data of the next step, while a GPU works at this one."""
-
     def _compute_last_loss(self) -> float:
         """Return the loss of the last step's data, computed again; NaN if it cannot be."""
         return math.nan
@@ -271,8 +268,8 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
     def run(self) -> RunOutcome:
         """Train to the last step. A checkpoint is left whenever the run ends well."""
         if self._ranks.is_rank0:
-            for each in self._build_trackers():
-                self.add_callback(each)
+            for name in self._trackers:
+                self.add_callback(TrackerCallback(name, get_reporting_integration_callbacks(name)[0]))
         try:
             self.train(resume_from_checkpoint=str(self._found.path) if self._found else None)
         except StopRun as stop:
@@ -282,16 +279,6 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         # If the last weights are not finite, they are not to be resumed from, nor used.
         is_saved = self.progress.saved == self.progress.step
         return RunOutcome.DONE if is_saved else self._stop(RunOutcome.NOT_FINITE)
-
-    def _build_trackers(self) -> "Iterator[TrackerCallback]":
-        for name in self._trackers.names:
-            yield TrackerCallback(name, get_reporting_integration_callbacks(name)[0])
-        if folder := self._trackers.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            # The steps that a resumed run repeats are purged.
-            writer = partial(SummaryWriter, str(folder), purge_step=self.progress.step + 1)
-            yield TrackerCallback("tensorboard", lambda: TensorBoardCallback(writer()))
 
     def _stop(self, outcome: RunOutcome) -> RunOutcome:
         progress = self.progress
@@ -330,9 +317,6 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             self._trained.scaler.unscale_(optimizer)
             self._trained.scaler.update()
         norm = compute_gradient_norm(self._parameters)
-        if ranks.device.type != "cpu" and self.progress.step + 1 < self._steps:
-            # While the GPU works at this step.
-            self._prepare_next_step()
         # The CPU waits for the GPU here, once in a step.
         local_loss, gradient_norm = torch.stack([metrics["total"], norm.to(metrics["total"])]).tolist()
         loss = ranks.sum(local_loss) / metrics["targets"]
@@ -587,14 +571,6 @@ class FinetuneTrainer(RunTrainer):
 
     def _count_tokens(self) -> int:
         return self._loader.token_count
-
-    def _prepare_next_step(self) -> None:
-        self._loader.prefetch(
-            self.progress.step + 1,
-            rank=self._ranks.rank,
-            world_size=self._ranks.world_size,
-            micro_batch=self.progress.micro_batch,
-        )
 
 
 class StepNumbers:

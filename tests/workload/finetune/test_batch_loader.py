@@ -126,15 +126,3 @@ def test_the_loader_notes_packing_efficiency_and_a_smaller_last_step():
 def test_no_example_is_the_users_error():
     with pytest.raises(DevkitError, match="nothing to train on"):
         BatchLoader([], batch=1, sequence=8)
-
-
-def test_prefetched_batches_are_those_of_their_step():
-    feed = BatchLoader(examples_of(range(2, 14)), batch=4, sequence=SEQUENCE)
-    plain = {(step, size): feed.load_step(step, micro_batch=size) for step in (1, 2) for size in (1, 2)}
-    for ahead, asked in [((1, 2), (1, 2)), ((1, 2), (2, 2)), ((1, 2), (1, 1))]:
-        feed.prefetch(ahead[0], micro_batch=ahead[1])
-        found = feed.load_step(asked[0], micro_batch=asked[1])
-        assert [each.ids.tolist() for each in found] == [each.ids.tolist() for each in plain[asked]]
-    feed.prefetch(1, micro_batch=2)
-    first, again = feed.load_step(1, micro_batch=2), feed.load_step(1, micro_batch=2)
-    assert first[0].ids is not again[0].ids, "what was handed out is not kept"
