@@ -85,13 +85,13 @@ def test_an_environment_with_torch_alone_is_proved_and_the_report_says_by_what(e
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert statuses(document) == {
-        **dict.fromkeys(("torch", "torch-build", "device", "kernel", "plain-lora", "plain-adapter"), "passed"),
+        **dict.fromkeys(("torch", "torch-build", "device", "kernel", "training"), "passed"),
         **dict.fromkeys(("memory", "libraries", "inference", "lora-memorizes", "adapter-reload"), "skipped"),
     } | ({"memory": "passed"} if document["device"]["kind"] == "cuda" else {})
     assert document["environment"]["executable"] == str(tmp_path / "venv/bin/python")
     assert document["inputs"]["proof"] == "standalone"
     assert document["inputs"]["proof_because"] == "the project's environment has no transformers and peft"
-    assert "LoRA in plain torch memorizes a sentence" in document["conclusion"]
+    assert "a network in plain torch memorizes a sentence" in document["conclusion"]
     assert (
         "(not proved: inference, lora-memorizes, adapter-reload; the project's environment has no transformers)"
         in document["conclusion"]
@@ -105,7 +105,7 @@ def test_a_library_that_does_not_import_fails_its_stage_and_torch_is_proved_all_
     document = json.loads(done.stdout)
     assert (done.returncode, document["verdict"]) == (1, "failed")
     found = statuses(document)
-    assert (found["libraries"], found["lora-memorizes"], found["plain-adapter"]) == ("failed", "skipped", "passed")
+    assert (found["libraries"], found["lora-memorizes"], found["training"]) == ("failed", "skipped", "passed")
     assert "undefined symbol" in next(each["reason"] for each in document["stages"] if each["name"] == "libraries")
 
 
@@ -128,12 +128,12 @@ def test_a_proof_without_torch_reports_that_and_runs_nothing_else(tmp_path):
 def test_the_stages_after_a_crash_run_in_a_fresh_process():
     pytest.importorskip("torch")
     done = subprocess.run(
-        [sys.executable, standalone.__file__, "--stages=memory,plain-lora,libraries", "--failed=kernel"],
+        [sys.executable, standalone.__file__, "--stages=memory,training,libraries", "--failed=kernel"],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     events = [json.loads(line) for line in done.stdout.splitlines()]
     stages = {each["stage"]["name"]: each["stage"] for each in events if each["event"] == "finished"}
-    assert stages["plain-lora"]["reason"] == "kernel did not pass"
+    assert stages["training"]["reason"] == "kernel did not pass"
     assert stages["libraries"]["status"] == "passed", stages["libraries"]
     assert sum(each["event"] == "device" for each in events) == 1
 
@@ -171,6 +171,6 @@ def test_an_optimizer_that_does_not_move_is_seen(monkeypatch, tmp_path):
     pytest.importorskip("torch")
     monkeypatch.setattr(standalone, "LEARNING_RATE", 0.0)
     monkeypatch.setattr(standalone, "STEPS", 2)
-    document, _ = standalone.run_stage("plain-lora", lambda: make_proof(tmp_path).prove("plain-lora"))
+    document, _ = standalone.run_stage("training", lambda: make_proof(tmp_path).prove("training"))
     assert document["status"] == "failed"
     assert "last_loss" in document["reason"] and "generated" in document["reason"]

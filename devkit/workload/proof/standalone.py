@@ -33,8 +33,7 @@ STAGES = (
     ("device", "", ("torch",)),
     ("kernel", "", ("device",)),
     ("memory", "", ("device",)),
-    ("plain-lora", "LoRA in plain torch memorizes a sentence", ("kernel",)),
-    ("plain-adapter", "its adapter reloads bit for bit and generates the sentence", ("plain-lora",)),
+    ("training", "a network in plain torch memorizes a sentence", ("kernel",)),
     ("libraries", "", ("torch",)),
     ("inference", "generation gives the same tokens with every cache", ("kernel", "libraries")),
     ("lora-memorizes", "LoRA fine-tuning memorizes a sentence", ("kernel", "libraries")),
@@ -100,8 +99,6 @@ class Proof:
         self.inputs = {"depth": arguments.depth, "sentence": SENTENCE, "seed": SEED, "steps": STEPS}
         chosen = arguments.stages or [name for name, _, _ in STAGES]
         self.stages = [(name, needs, 0.0) for name, _, needs in STAGES if name in chosen]
-        self.base: dict[str, Any] = {}
-        self.adapter: dict[str, Any] = {}
         self.tuned: Any = None
 
     def describe_environment(self) -> dict[str, str]:
@@ -182,90 +179,20 @@ class Proof:
         torch.cuda.empty_cache()
         yield expect("left_bytes", torch.cuda.memory_allocated() - before, 0)
 
-    def prove_plain_lora(self) -> Iterator[Reading]:
-        """Prove that low-rank updates of a frozen random model memorize the sentence, and leave the base as it was."""
-        self.base, self.adapter = self.make_base(), self.make_adapter()
-        before = {name: weight.clone() for name, weight in self.base.items()}
-        untrained = self.generate_plain(self.base, self.adapter)
-        optimizer = build_optimizer(list(self.adapter.values()))
-        losses = train(lambda ids: self.compute_plain(ids, self.base, self.adapter), optimizer)
-        yield from read_memorization(losses, self.generate_plain(self.base, self.adapter), untrained)
-        changed = [name for name, weight in before.items() if not torch.equal(weight, self.base[name])]
-        yield expect("changed_tensors", len(changed), 0)
+    def prove_training(self) -> Iterator[Reading]:
+        """Prove that AdamW has a random network memorize the sentence, by the place of each letter."""
+        torch.manual_seed(SEED)
+        layers = (torch.nn.Linear(len(IDS), WIDE), torch.nn.SiLU(), torch.nn.Linear(WIDE, VOCABULARY))
+        network = torch.nn.Sequential(*layers).to(self.device)
+        places = HEAD_SCALE * torch.eye(len(IDS), device=self.device)
 
-    def prove_plain_adapter(self) -> Iterator[Reading]:
-        """Prove that the adapter, saved and loaded onto a fresh base, gives the same logits, and the sentence."""
-        file = self.folder / "adapter.pt"
-        torch.save({name: weight.detach().cpu() for name, weight in self.adapter.items()}, file)
-        loaded = {name: weight.to(self.device) for name, weight in torch.load(file, map_location="cpu").items()}
-        fresh = self.make_base()
-        with torch.no_grad():
-            ids = torch.tensor([IDS], device=self.device)
-            wanted = self.compute_plain(ids, self.base, self.adapter)
-            gap = (self.compute_plain(ids, fresh, loaded) - wanted).abs().max()
-        yield Reading("adapter_bytes", file.stat().st_size)
-        yield expect_at_most("largest_difference", float(gap), 0.0)
-        yield expect("generated", self.generate_plain(fresh, loaded), SENTENCE)
+        def read() -> str:
+            with torch.no_grad():
+                return decode([BOS, *network(places)[:-1].argmax(-1).tolist()])
 
-    def make_base(self) -> dict[str, Any]:
-        """Make the random base, equal for equal seeds on every device."""
-        generator = torch.Generator().manual_seed(SEED)
-        shapes = {"tokens": (VOCABULARY, HIDDEN), "positions": (len(IDS) + 8, HIDDEN), "head": (VOCABULARY, HIDDEN)}
-        shapes.update(self.linear_shapes())
-        weights = {name: torch.randn(*shape, generator=generator) for name, shape in shapes.items()}
-        for name, weight in weights.items():
-            weight.mul_(HEAD_SCALE * 0.02 if name == "head" else 0.02 if name in self.linear_shapes() else 1.0)
-        return {name: weight.to(self.device, self.dtype) for name, weight in weights.items()}
-
-    def linear_shapes(self) -> dict[str, tuple[int, int]]:
-        """Return the shape of every linear layer: out, in."""
-        square, up, down = (HIDDEN, HIDDEN), (WIDE, HIDDEN), (HIDDEN, WIDE)
-        kinds = {"query": square, "key": square, "value": square, "output": square, "up": up, "down": down}
-        return {f"{layer}.{kind}": shape for layer in range(LAYERS) for kind, shape in kinds.items()}
-
-    def make_adapter(self) -> dict[str, Any]:
-        """Make low-rank updates of every linear layer, in fp32, that change nothing yet."""
-        generator = torch.Generator().manual_seed(SEED)
-        adapter = {}
-        for name, (wide, narrow) in self.linear_shapes().items():
-            adapter[f"{name}.a"] = torch.randn(RANK, narrow, generator=generator) / math.sqrt(narrow)
-            adapter[f"{name}.b"] = torch.zeros(wide, RANK)
-        return {name: weight.to(self.device).requires_grad_() for name, weight in adapter.items()}
-
-    def compute_plain(self, ids: Any, base: dict[str, Any], adapter: dict[str, Any]) -> Any:  # noqa: ANN401 - tensors
-        """Compute the logits of one decoder: [1, tokens] -> [1, tokens, vocabulary]."""
-        length = ids.shape[1]
-        mask = torch.full((length, length), float("-inf"), device=self.device).triu(1)
-
-        def linear(name: str, values: Any) -> Any:  # noqa: ANN401 - tensors
-            update = values.float() @ adapter[f"{name}.a"].t() @ adapter[f"{name}.b"].t() * (ALPHA / RANK)
-            return values @ base[name].t() + update.to(values.dtype)
-
-        def normalize(values: Any) -> Any:  # noqa: ANN401 - tensors
-            return torch.nn.functional.layer_norm(values, values.shape[-1:])
-
-        hidden = base["tokens"][ids] + base["positions"][:length]
-        for layer in range(LAYERS):
-            normal = normalize(hidden)
-            query, key, value = (
-                linear(f"{layer}.{kind}", normal).view(1, length, HEADS, -1).transpose(1, 2)
-                for kind in ("query", "key", "value")
-            )
-            scores = (query @ key.transpose(-1, -2)).float() / math.sqrt(HIDDEN // HEADS) + mask
-            mixed = scores.softmax(-1).to(value.dtype) @ value
-            hidden = hidden + linear(f"{layer}.output", mixed.transpose(1, 2).reshape(1, length, HIDDEN))
-            wide = linear(f"{layer}.up", normalize(hidden))
-            hidden = hidden + linear(f"{layer}.down", torch.nn.functional.silu(wide))
-        return (normalize(hidden) @ base["head"].t()).float()
-
-    def generate_plain(self, base: dict[str, Any], adapter: dict[str, Any]) -> str:
-        """Generate greedily from only BOS."""
-        ids = [BOS]
-        with torch.no_grad():
-            while len(ids) < len(IDS) + 8 and ids[-1] != EOS:
-                logits = self.compute_plain(torch.tensor([ids], device=self.device), base, adapter)
-                ids.append(int(logits[0, -1].argmax()))
-        return decode(ids)
+        untrained = read()
+        losses = train(lambda ids: network(places[: ids.shape[1]])[None], build_optimizer([*network.parameters()]))
+        yield from read_memorization(losses, read(), untrained)
 
     def prove_libraries(self) -> Iterator[Reading]:
         """Import transformers, and peft where it is installed, together with this torch."""
