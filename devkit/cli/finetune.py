@@ -138,10 +138,10 @@ def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
     if not as_json:
         from devkit.cli.runtime import is_drawn
         from devkit.cli.terminal import draw_bar
-        from devkit.workload.finetune.events import ProgressPrinter, format_bar
+        from devkit.workload.finetune.events import ProgressPrinter
 
         has_bars = is_drawn(sys.stderr) and "NO_COLOR" not in os.environ
-        progress = ProgressPrinter(draw=draw_bar if has_bars else format_bar, has_reasons=has_reasons)
+        progress = ProgressPrinter(draw=draw_bar if has_bars else None, has_reasons=has_reasons)
         try:
             yield progress
         finally:

@@ -224,10 +224,7 @@ def _open_session(settings: GenerateSettings) -> "GenerationSession":
     configure_libraries()
     from devkit.workload.generation.program import GenerationSession, resolve_model
 
-    session = GenerationSession(resolve_model(files))
-    for note in session.notes:
-        _print_note(note)
-    return session
+    return GenerationSession(resolve_model(files))
 
 
 def _serialize_answer(prompt: "Prompt", answer: "Completion") -> dict[str, Any]:

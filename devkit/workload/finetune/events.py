@@ -155,7 +155,7 @@ class ProgressPrinter:
         self._out = out or sys.stdout
         self._has_reasons = has_reasons
         self._decisions: list[str] = []
-        self._draw = draw or format_bar
+        self._draw = draw
         self._err = err or sys.stderr
         self._width = width
         self._can_move = is_terminal(self._err)
@@ -219,13 +219,7 @@ class ProgressPrinter:
         self._out.flush()
 
 
-def format_bar(share: float, width: int) -> str:
-    """Format how far a run has come as text."""
-    filled = round((width - 2) * share)
-    return f"[{'#' * filled}{'.' * (width - 2 - filled)}]"
-
-
-def format_step(event: Event, *, steps: int, width: int, draw: Callable[[float, int], str] | None = format_bar) -> str:
+def format_step(event: Event, *, steps: int, width: int, draw: Callable[[float, int], str] | None = None) -> str:
     """Format a step event in at most `width` columns; what matters least is left out first."""
     peak = event.get("peak_allocated_bytes") or event.get("peak_resident_bytes")
     parts = [

