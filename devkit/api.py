@@ -298,7 +298,6 @@ def estimate_memory(
     gpus: Iterable[str] = (),
     facts: Facts | None = None,
     inference: bool = False,
-    tokens: int = 0,
     **settings: Any,  # noqa: ANN401 - the fields of TrainingSettings or InferenceSettings
 ) -> EstimateAnswer:
     """Estimate the memory of training, or of inference, in closed form.
@@ -308,7 +307,6 @@ def estimate_memory(
         gpus: names of GPUs to judge, such as "RTX 4090".
         facts: a machine whose GPUs are judged, too.
         inference: estimate generation instead of training.
-        tokens: how many tokens to train on, for the duration.
         settings: fields of `devkit.estimate.settings.TrainingSettings`, or of InferenceSettings, as in --json.
 
     Raises DevkitError for an unknown model, GPU or setting.
@@ -333,10 +331,10 @@ def estimate_memory(
     else:
         # devkit's own training loop is lean, as `devkit estimate` takes it to be.
         decoded = decode_settings(TrainingSettings, {"lean": True} | settings)
-    specs = [find_gpu_spec(each, decoded.precision) for each in gpus]
+    specs = [find_gpu_spec(each) for each in gpus]
     if facts is not None:
-        specs += group_gpus(facts.gpus, decoded.precision)
-    scenario = Scenario(shape=build_model_shape(config, name=name), settings=decoded, gpus=tuple(specs), tokens=tokens)
+        specs += group_gpus(facts.gpus)
+    scenario = Scenario(shape=build_model_shape(config, name=name), settings=decoded, gpus=tuple(specs))
     return EstimateAnswer(build_estimate_report(scenario, estimate_peak(scenario)))
 
 

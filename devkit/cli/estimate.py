@@ -84,13 +84,6 @@ _TRAINING = (
         help="Pad rows. The mask makes attention repeat keys and values for every head.",
     ),
     click.option("--sharding", type=_choose(Sharding), help="How --world processes shard the model. Default: ddp."),
-    click.option(
-        "--train-tokens",
-        "tokens",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Number of training tokens; adds time and disk space to the estimate.",
-    ),
 )
 _INFERENCE = (
     click.option("--inference", is_flag=True, help="Generate text instead of training."),
@@ -128,7 +121,7 @@ _WITHOUT_FLAG = {
 }
 """The settings for --set, with their meanings."""
 _SETTINGS = {
-    "training": [name for name in _name_options(_TRAINING) if name != "tokens"],
+    "training": list(_name_options(_TRAINING)),
     "inference": [name for name in _name_options(_INFERENCE) if name != "inference"],
     "both": [name for name in _name_options(_BOTH) if name != "shape"],
 }
@@ -136,9 +129,11 @@ _SETTINGS = {
 _SETTINGS["inference"].append("cache_precision")
 _SETTINGS["training"] += [name for name in _WITHOUT_FLAG if name != "cache_precision"]
 _FLAGS = _name_options((*_TRAINING, *_INFERENCE, *_BOTH)) | {name: f"--set {name}" for name in _WITHOUT_FLAG}
+_REMOVED = dict.fromkeys(
+    ("--tokens", "--train-tokens"), "devkit finetune prints how long a run will take after its first step."
+)
 RENAMED_FLAGS = {
     **{"--seq": "--max-length", "--new-tokens": "--max-new-tokens", "--quantize": "--quantization"},
-    **{"--tokens": "--train-tokens"},
     **{
         f"--{flag}": f"--shape {key}="
         for flag, key in (
@@ -170,7 +165,6 @@ class _CommandOptions:
     shape: tuple[str, ...]
     gpus: tuple[str, ...]
     facts_files: tuple[Path, ...]
-    tokens: int | None
     why: str | None
     as_json: bool
 
@@ -185,7 +179,7 @@ class _EstimateCommand(Command):
             formatter.write_dl(list(_WITHOUT_FLAG.items()))
 
 
-@click.command(cls=_EstimateCommand, renamed=RENAMED_FLAGS)
+@click.command(cls=_EstimateCommand, renamed=RENAMED_FLAGS, removed=_REMOVED)
 @click.argument("model", required=False, shell_complete=complete_models)
 @section(
     "Where",
@@ -242,7 +236,6 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         shape=build_model_shape(config, name=name),
         settings=settings,
         gpus=gpus,
-        tokens=options.tokens or 0,
     )
     memory = estimate_memory(scenario)
     width = shutil.get_terminal_size().columns
@@ -450,12 +443,12 @@ def _find_gpus(options: _CommandOptions, precision: Precision) -> "tuple[GpuSpec
     """Return the GPUs to judge: those named and those of saved machines, else those of this machine."""
     from devkit.estimate.gpus import find_gpu_spec, group_gpus
 
-    named = tuple(find_gpu_spec(name, precision) for name in options.gpus)
+    named = tuple(find_gpu_spec(name) for name in options.gpus)
     if not options.facts_files:
-        return named or group_gpus(read_local_gpus(), precision)
+        return named or group_gpus(read_local_gpus())
     from devkit.probe.saved_facts import load_saved_facts
 
-    saved = (gpu for path in options.facts_files for gpu in group_gpus(load_saved_facts([path]).gpus, precision))
+    saved = (gpu for path in options.facts_files for gpu in group_gpus(load_saved_facts([path]).gpus))
     return (*named, *saved)
 
 

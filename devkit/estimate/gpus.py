@@ -8,7 +8,6 @@ from devkit.compat.gpus import find_closest_gpus, find_datasheet, find_gpu
 from devkit.compat.version_tables import GpuModel, load_tables
 from devkit.errors import DevkitError
 from devkit.estimate.memory import MemoryEstimate
-from devkit.estimate.settings import Precision
 from devkit.facts.gpu import Gpu
 from devkit.facts.values import Unknown
 from devkit.text import suggest
@@ -47,13 +46,11 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
-    """A GPU, or several that are alike. `memory_bytes` is what programs may take; a rate that is not known is None."""
+    """A GPU, or several that are alike. `memory_bytes` is what programs may take."""
 
     name: str
     memory_bytes: int
     count: int = 1
-    flops: float | None = None
-    bytes_per_s: float | None = None
     lacks_bf16: bool = False
     """Whether it computes bf16 in software, as GPUs before compute capability 8.0 do."""
     is_measured: bool = False
@@ -67,30 +64,28 @@ class GpuSpec:
         return Fit.TIGHT if peak.point <= self.memory_bytes else Fit.DOES_NOT_FIT
 
 
-def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
+def find_gpu_spec(text: str) -> GpuSpec:
     """Find a GPU by name, such as "RTX 4090", "A100 80GB" or "H100 MIG 3g.40gb"; "L4/4" is the share of one program of four.
 
-    Programs that share a GPU by time-slicing or MPS have its memory and its time among them.
+    Programs that share a GPU by time-slicing or MPS have its memory among them.
     Raises DevkitError for an unknown name, and for a MIG device that the GPU does not offer.
     """
     share = _SHARE.match(text.strip())
     if share:
-        whole, programs = find_gpu_spec(share["whole"], precision), int(share["programs"])
+        whole, programs = find_gpu_spec(share["whole"]), int(share["programs"])
         return replace(
             whole,
             name=f"{whole.name}/{programs}",
             memory_bytes=whole.memory_bytes // programs,
-            flops=whole.flops and whole.flops / programs,
-            bytes_per_s=whole.bytes_per_s and whole.bytes_per_s / programs,
         )
     mig = _MIG.match(text.strip())
     if mig:
-        whole = find_gpu_spec(mig["whole"], precision)
+        whole = find_gpu_spec(mig["whole"])
         profile = f"{int(mig['slices'])}g.{int(mig['gigabytes'])}gb"
         name, memory = f"{whole.name} MIG {profile}", round(int(mig["gigabytes"]) * GIB * DRIVER_SHARE)
         if memory > whole.memory_bytes or find_datasheet(name) is None:
             raise DevkitError(f"{whole.name} has no MIG slice {profile}", "List them: nvidia-smi mig -lgip")
-        return GpuSpec(name=name, memory_bytes=memory, flops=_find_flops(name, precision), bytes_per_s=_find_rate(name))
+        return GpuSpec(name=name, memory_bytes=memory)
     # "V100 32GB" names a family and a size: the size says which model of the family.
     family, sized = _SIZED.sub("", text), _SIZED.search(text)
     size = int(sized["size"]) if sized else 0
@@ -119,8 +114,6 @@ def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
         name=_format_name(model, gib),
         lacks_bf16=model.capability.major < FIRST_BF16_MAJOR,
         memory_bytes=round(gib * GIB * _find_usable_share(model)),
-        flops=_find_flops(model.name, precision),
-        bytes_per_s=_find_rate(model.name),
     )
 
 
@@ -135,7 +128,7 @@ def find_smallest_gpu(estimate: MemoryEstimate) -> GpuSpec | None:
     return GpuSpec(name=_format_name(row, gib), memory_bytes=memory)
 
 
-def group_gpus(gpus: tuple[Gpu, ...], precision: Precision) -> tuple[GpuSpec, ...]:
+def group_gpus(gpus: tuple[Gpu, ...]) -> tuple[GpuSpec, ...]:
     """Group the GPUs of a machine by name, with the least memory that one of a group has."""
     found: dict[str, GpuSpec] = {}
     for gpu in gpus:
@@ -146,8 +139,6 @@ def group_gpus(gpus: tuple[Gpu, ...], precision: Precision) -> tuple[GpuSpec, ..
             name=gpu.name,
             memory_bytes=min(gpu.memory_bytes, known.memory_bytes) if known else gpu.memory_bytes,
             count=known.count + 1 if known else 1,
-            flops=_find_flops(gpu.name, precision),
-            bytes_per_s=_find_rate(gpu.name),
             lacks_bf16=not isinstance(gpu.capability, Unknown) and gpu.capability.major < FIRST_BF16_MAJOR,
             is_measured=True,
         )
@@ -166,17 +157,3 @@ def _find_usable_share(model: GpuModel) -> float:
     capability = (model.capability.major, model.capability.minor)
     is_hbm = capability in _HBM_CAPABILITIES or (rates is not None and rates.bandwidth_gb_per_s > _HBM_GB_PER_S)
     return DRIVER_SHARE if is_hbm else ECC_SHARE
-
-
-def _find_flops(name: str, precision: Precision) -> float | None:
-    rates = find_datasheet(name)
-    if rates is None:
-        return None
-    tflops = rates.fp16_tflops if precision is Precision.FP16 else rates.bf16_tflops
-    # fp32 matrices run on TF32 units, at half the rate of 16-bit ones.
-    return (tflops / 2 if precision is Precision.FP32 else tflops) * 1e12 or None
-
-
-def _find_rate(name: str) -> float | None:
-    rates = find_datasheet(name)
-    return rates.bandwidth_gb_per_s * 1e9 if rates is not None and rates.bandwidth_gb_per_s else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit, GpuSpec, find_smallest_gpu
 from devkit.estimate.memory import Interval, MemoryEstimate, MemoryPhase, Term
-from devkit.estimate.resources import UTILIZATION, HostRequirements, Slowdown, estimate_host, estimate_seconds
+from devkit.estimate.resources import HostRequirements, Slowdown, estimate_host
 from devkit.estimate.settings import (
     ALL_LINEAR,
     InferenceSettings,
@@ -22,12 +22,11 @@ from devkit.estimate.settings import (
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
 from devkit.formats.documents import Json, build_from, encode
-from devkit.text import escape_text, format_bytes, format_count, format_duration, format_table, join_words, wrap_text
+from devkit.text import escape_text, format_bytes, format_count, format_table, join_words, wrap_text
 
 if TYPE_CHECKING:
     from devkit.estimate.recommend import Recommendation
 
-HOUR_S = 3600
 MAX_TERMS = 3
 """Terms that the text shows; the others are named."""
 
@@ -46,25 +45,16 @@ _PHASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A model and settings to estimate. `tokens` is the number to train on, 0 where it is unknown."""
+    """A model and settings to estimate."""
 
     shape: ModelShape
     settings: RunSettings
     gpus: tuple[GpuSpec, ...] = ()
-    tokens: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingDuration:
-    """The time that so many tokens take, from the best to the plainest stack."""
-
-    tokens: int
-    seconds: tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReport:
-    """A GPU: whether the scenario fits, settings that would, and the duration of training."""
+    """A GPU: whether the scenario fits, and settings that would."""
 
     gpu: GpuSpec
     verdict: Fit
@@ -72,7 +62,6 @@ class GpuReport:
     """Settings that fit, the fastest first, without the scenario's own."""
     together: "Recommendation | None" = None
     """The number of GPUs on which it fits, where it does not on one."""
-    duration: TrainingDuration | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +93,7 @@ def estimate_memory(scenario: Scenario) -> MemoryEstimate:
 def build_estimate_report(scenario: Scenario, estimate: MemoryEstimate) -> EstimateReport:
     """Build the report of a scenario from its estimate, in closed form or traced."""
     shape, settings = scenario.shape, scenario.settings
-    host = estimate_host(shape, settings, tokens=scenario.tokens) if isinstance(settings, TrainingSettings) else None
+    host = estimate_host(shape, settings) if isinstance(settings, TrainingSettings) else None
     return EstimateReport(
         shape=shape,
         settings=settings,
@@ -123,12 +112,8 @@ def _build_gpu_report(scenario: Scenario, gpu: GpuSpec, estimate: MemoryEstimate
 
     better = tuple(each for each in recommend_settings(shape, settings, gpu) if each.changes)
     is_hopeless = verdict is Fit.DOES_NOT_FIT and not any(each.verdict is Fit.FITS for each in better)
-    duration = None
-    if scenario.tokens and gpu.flops is not None and verdict is not Fit.DOES_NOT_FIT:
-        least, most = estimate_seconds(scenario.tokens, shape, settings, flops=gpu.flops)
-        duration = TrainingDuration(tokens=scenario.tokens, seconds=(least, most))
     together = recommend_gpu_count(shape, settings, gpu) if is_hopeless else None
-    return GpuReport(gpu=gpu, verdict=verdict, better=better, together=together, duration=duration)
+    return GpuReport(gpu=gpu, verdict=verdict, better=better, together=together)
 
 
 # ---- As JSON
@@ -158,7 +143,6 @@ class GpuDocument:
     lacks_bf16: bool
     recommended: tuple[RecommendationDocument, ...]
     together: RecommendationDocument | None
-    duration: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +165,6 @@ class EstimateDocument:
     recommended: RecommendationDocument | None
     smallest_gpu: Mapping[str, Any] | None
     host: HostRequirements | None
-    utilization: tuple[float, ...]
 
 
 def serialize_estimate_report(report: EstimateReport) -> Json:
@@ -211,14 +194,12 @@ def serialize_estimate_report(report: EstimateReport) -> Json:
         recommended=_build_recommendation(first) if first else None,
         smallest_gpu={"name": smallest.name, "memory_bytes": smallest.memory_bytes} if smallest else None,
         host=report.host,
-        utilization=UTILIZATION,
     )
     document: Json = encode(built)
     return document
 
 
 def _build_gpu(each: GpuReport) -> GpuDocument:
-    duration = each.duration
     return build_from(
         GpuDocument,
         each.gpu,
@@ -226,7 +207,6 @@ def _build_gpu(each: GpuReport) -> GpuDocument:
         verdict=each.verdict,
         recommended=tuple(map(_build_recommendation, each.better)),
         together=_build_recommendation(each.together) if each.together else None,
-        duration={"tokens": duration.tokens, "seconds": duration.seconds} if duration else None,
     )
 
 
@@ -301,8 +281,6 @@ def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
 
 def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterator[str]:
     name = each.gpu.name
-    if each.duration:
-        yield wrap_text(_format_training_duration(each.duration, name), width=width)
     if each.better:
         purpose = {Fit.FITS: "Also fits", Fit.TIGHT: "To be sure", Fit.DOES_NOT_FIT: "To make it fit"}[each.verdict]
         yield wrap_text(f"{purpose} on {name}, fastest first:", width=width)
@@ -319,16 +297,6 @@ def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterato
         )
     elif each.verdict is Fit.DOES_NOT_FIT and not each.better and isinstance(report.settings, TrainingSettings):
         yield f"Nothing makes it fit on {name}, not even on eight of them."
-
-
-def _format_training_duration(duration: TrainingDuration, name: str) -> str:
-    least, most = (
-        format_duration(seconds) if seconds < 2 * HOUR_S else f"{seconds / HOUR_S:,.0f} h"
-        for seconds in duration.seconds
-    )
-    low, high = UTILIZATION
-    at = f"at {low:.0%} to {high:.0%} of its data sheet's rate"
-    return f"{duration.tokens:,} tokens take {least} to {most} on {name}, {at}."
 
 
 def format_scenario(report: EstimateReport) -> str:

@@ -17,8 +17,6 @@ SHARD_BYTES = 5 * 10**9
 WORKERS = 4
 CORES_PER_GPU = 8
 """From the University of Virginia's course on language models; four feed data, the rest the GPU."""
-TOKEN_BYTES = 6
-"""Text of one token with its id: four letters on average in English, four bytes for the id, less after compression."""
 CHECKPOINTS = 3
 """The newest two and the one being written."""
 
@@ -33,35 +31,28 @@ class HostRequirements:
     disk_bytes: int
     model_bytes: int
     checkpoint_bytes: int
-    data_bytes: int
     cores: int
     workers: int
 
 
-def estimate_host(shape: ModelShape, settings: TrainingSettings, *, tokens: int = 0) -> HostRequirements:
-    """Estimate what training requires of the machine. `tokens` is the size of the data set."""
+def estimate_host(shape: ModelShape, settings: TrainingSettings) -> HostRequirements:
+    """Estimate what training requires of the machine."""
     model = shape.parameters * settings.precision.bytes
     trained = count_trained_parameters(shape, settings)
     state = sum(term.bytes for term in compute_optimizer_terms(trained, settings))
     paged = state if settings.optimizer in PAGED_OPTIMIZERS else 0
     memory = PROCESS_BYTES + WORKERS * WORKER_BYTES + min(model, SHARD_BYTES) + paged
-    checkpoint, data = trained.bytes + state, tokens * TOKEN_BYTES
+    checkpoint = trained.bytes + state
     return HostRequirements(
         memory_bytes=memory,
         comfortable_memory_bytes=memory + max(0, model - SHARD_BYTES),
-        disk_bytes=model + CHECKPOINTS * checkpoint + data,
+        disk_bytes=model + CHECKPOINTS * checkpoint,
         model_bytes=model,
         checkpoint_bytes=checkpoint,
-        data_bytes=data,
         cores=CORES_PER_GPU,
         workers=WORKERS,
     )
 
-
-UTILIZATION = (0.2, 0.5)
-"""Share of the data sheet's dense rate that training reaches, recomputation not counted as useful: plain stacks are at
-the lower end, packed and compiled ones at the upper. Sources: https://github.com/pytorch/torchtune (57 % of an A100 in
-full fine-tuning, 34 % with LoRA), https://github.com/hiyouga/LLaMA-Factory/wiki/Performance-comparison (20 to 34 %)."""
 
 ENOUGH_TOKENS = 1024
 """Tokens in one pass from which matrix products keep a GPU busy: compute over bandwidth is about 200 operations for
@@ -123,24 +114,3 @@ def compute_slowness(settings: TrainingSettings) -> float:
     factor = math.prod((each.factor for each in find_slowdowns(settings)), start=1.0)
     tokens = settings.micro_batch * settings.sequence
     return factor * max(1.0, math.sqrt(ENOUGH_TOKENS / tokens))
-
-
-def count_flops_per_token(shape: ModelShape, settings: TrainingSettings) -> float:
-    """Count useful operations for one token, forward and backward; what checkpointing repeats is not counted.
-
-    Every weight that a token meets is multiplied and added once forward, once for the gradient of what came in, and
-    once more for its own gradient where it is trainable. Causal attention adds half of all pairs, in two products.
-    """
-    passes = 3 if settings.method is Method.FULL else 2
-    attention = 2.0 * shape.depth * settings.sequence * shape.query_width
-    return passes * 2.0 * shape.active_parameters + 3 * attention
-
-
-def estimate_seconds(
-    tokens: int, shape: ModelShape, settings: TrainingSettings, *, flops: float
-) -> tuple[float, float]:
-    """Estimate the shortest and the longest time for these tokens on `settings.world` GPUs of `flops` dense operations."""
-    work = tokens * count_flops_per_token(shape, settings) / (flops * settings.world)
-    slower = compute_slowness(settings)
-    low, high = UTILIZATION
-    return work * slower / high, work * slower / low

@@ -8,7 +8,6 @@ from functools import cache
 from devkit.compat.gpus import find_amd_gpu, find_gpu
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import find_gpu_spec
-from devkit.estimate.settings import Precision
 from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
 
@@ -32,7 +31,7 @@ def find_launcher_gpu(name: str) -> LauncherGpu:
     if amd is not None:
         return load_launcher_gpus().get(amd.name, LauncherGpu())
     try:
-        gpu = find_gpu_spec(name, Precision.BF16)
+        gpu = find_gpu_spec(name)
     except DevkitError:
         return LauncherGpu()
     found, size = find_gpu(gpu.name), _SIZE.search(gpu.name)

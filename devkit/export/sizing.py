@@ -12,7 +12,7 @@ from devkit.estimate.config import build_model_shape
 from devkit.estimate.gpus import OLDEST_MAJOR, Fit, GpuSpec, find_gpu_spec
 from devkit.estimate.memory import MemoryEstimate
 from devkit.estimate.resources import HostRequirements, estimate_host
-from devkit.estimate.settings import Method, Precision, Sharding, TrainingSettings
+from devkit.estimate.settings import Method, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape, count_adapter_parameters
 from devkit.estimate.training import estimate_training
 from devkit.export.job_settings import JobSettings
@@ -85,7 +85,7 @@ def estimate_needs(
     # The tables of memory and speed are those of NVIDIA's GPUs.
     gpu = None
     if hardware.gpu and hardware.vendor is Vendor.NVIDIA:
-        gpu = find_gpu_spec(hardware.gpu, settings.precision or Precision.BF16)
+        gpu = find_gpu_spec(hardware.gpu)
     model = find_gpu(hardware.gpu) if hardware.gpu else None
     device = Hardware(
         kind=_DEVICE_KINDS[hardware.vendor],
@@ -183,7 +183,7 @@ def find_fitting_gpus(
     candidates = []
     for position, row in enumerate(load_tables().gpus.models):
         if row.kind == "datacenter" and row.capability.major >= OLDEST_MAJOR and _has_gpu_code(plan, row.capability):
-            gpu = find_gpu_spec(row.name, Precision.BF16)  # of two memory sizes, the smaller
+            gpu = find_gpu_spec(row.name)  # of two memory sizes, the smaller
             candidates.append((gpu.memory_bytes, position, gpu.name, gpu.lacks_bf16))
     fits: dict[tuple[int, bool], bool] = {}
     for memory_bytes, _, name, lacks_bf16 in sorted(candidates):

@@ -9,7 +9,6 @@ from devkit.compat.gpus import find_amd_gpu, find_gpu
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit, find_gpu_spec
 from devkit.estimate.resources import CORES_PER_GPU
-from devkit.estimate.settings import Precision
 from devkit.export.job_settings import JobSettings, has_mutable_tag, validate_job_settings
 from devkit.export.launch import build_node_command, build_torchrun_variables, wrap_command
 from devkit.export.sizing import (
@@ -179,7 +178,7 @@ def _find_gpu_memory(hardware: RunHardware, needs: ResourceNeeds | None) -> int:
     if not hardware.gpu or hardware.vendor is not Vendor.NVIDIA:
         return 0
     try:
-        return find_gpu_spec(hardware.gpu, Precision.BF16).memory_bytes
+        return find_gpu_spec(hardware.gpu).memory_bytes
     except DevkitError:
         return 0
 

@@ -368,7 +368,6 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["doctor", "list"], "Did you mean --list?", id="an option without its dashes"),
         pytest.param(["doctor", "--timeout", "1.5m"], "mean --timeout 90?", id="seconds with a unit"),
         pytest.param(["estimate", "x", "--max-length", "8k"], "mean --max-length 8192?", id="tokens with a unit"),
-        pytest.param(["estimate", "x", "--train-tokens", "1.5M"], "mean --train-tokens 1500000?", id="a large number"),
         pytest.param(["estimate", "x", "--rank", "16x"], "number.\n  devkit estimate --help", id="a unit of nothing"),
         pytest.param(["export", "slurm", "--gpus", "H100:8"], "mean --gpu H100 --gpus 8?", id="GPUs in Slurm's way"),
         pytest.param(["fetch"], "devkit fetch smollm2-135m\n", id="no argument"),

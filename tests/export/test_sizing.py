@@ -40,7 +40,7 @@ def test_what_is_advised_against_a_refusal_fits():
 
 
 def test_only_what_each_process_reads_packed_has_to_lie_whole_on_a_gpu():
-    shared = made(replace(WHOLE, sharding=Sharding.ZERO3), job=replace(JOB, gpu="H100", gpus=8))
+    shared = made(replace(WHOLE, sharding=Sharding.ZERO3), job=replace(JOB, gpu="H200", gpus=8))
     assert (shared.refusal, shared.needs.loading_bytes) == (None, 0)
     packed = replace(RUN, model="meta-llama/Llama-3.1-405B", method=Method.QLORA, sharding=Sharding.ZERO3)
     assert made(packed, job=replace(JOB, gpu="H100", gpus=8)).refusal is None
