@@ -16,7 +16,6 @@ import re
 import shutil
 import stat
 import sys
-import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -138,15 +137,6 @@ class CheckpointState:
 
 
 @dataclass(frozen=True)
-class SavedCheckpoint:
-    """A checkpoint on the disk. A preemption notice must leave time for `seconds`, and one pass."""
-
-    path: Path
-    bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class FoundCheckpoint:
     """A checkpoint to resume from. `broken` names newer ones that are damaged; `notes` says what will differ."""
 
@@ -165,14 +155,13 @@ def save_checkpoint(
     ranks: Ranks,
     keep: int = 2,
     write_state: Callable[[Path], object] | None = None,
-) -> SavedCheckpoint:
-    """Save a checkpoint into `output` and remove the oldest beyond `keep`; all ranks must call.
+) -> tuple[Path, int]:
+    """Save a checkpoint into `output`, remove the oldest beyond `keep`, and return it with its bytes; all ranks must call.
 
     `write_state` writes the Trainer's own state to the path that it is given.
 
     Raises DevkitError on all ranks if rank 0 cannot write; earlier checkpoints are untouched then.
     """
-    started_s = time.monotonic()
     parts = {state.weights_file: get_trained_weights(state.model), OPTIMIZER_FILE: get_optimizer_state(state)}
     parts = {name: _gather_on_rank0(tensors, ranks) for name, tensors in parts.items()}
     size = sum(tensor.numel() * tensor.element_size() for tensors in parts.values() for tensor in tensors.values())
@@ -211,7 +200,7 @@ def save_checkpoint(
         with _explain_save_errors(output, progress.step, staged):
             return write()
 
-    return SavedCheckpoint(ranks.on_rank0_broadcast(write_or_explain), size, time.monotonic() - started_s)
+    return ranks.on_rank0_broadcast(write_or_explain), size
 
 
 def _gather_on_rank0(tensors: Mapping[str, Any], ranks: Ranks) -> dict[str, torch.Tensor]:

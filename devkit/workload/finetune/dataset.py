@@ -13,6 +13,7 @@ has nothing to skip.
 import random
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -391,37 +392,14 @@ class TokenizedRecords:
     notes: list[str]
 
 
-@dataclass
-class _Counts:
-    """Counts of records by what happened to them."""
-
-    cut: int = 0
-    windows: int = 0
-    truncated: int = 0
-    left_out: int = 0
-    split_by_answer: int = 0
-    tokenized_in_parts: int = 0
-
-    def notes(self, *, has_end: bool, sequence: int) -> Iterator[str]:
-        if not has_end:
-            yield "the tokenizer has no end-of-text token: texts end without one, so the model does not learn to stop"
-        if self.cut:
-            texts, windows = format_count(self.cut, "text"), format_count(self.windows, "window")
-            yield f"cut {texts} of more than {sequence} tokens into {windows}"
-        if self.truncated:
-            yield f"truncated {format_count(self.truncated, 'record')} after {sequence} tokens"
-        if self.left_out:
-            yield f"left out {format_count(self.left_out, 'record')} with nothing to train on within {sequence} tokens"
-        if self.split_by_answer:
-            yield (
-                f"turned each answer into an example in {format_count(self.split_by_answer, 'chat')}: the chat template "
-                "renders earlier answers differently once more turns follow"
-            )
-        if self.tokenized_in_parts:
-            yield (
-                f"tokenized {format_count(self.tokenized_in_parts, 'record')} in parts, because a token would cross "
-                "the boundary between prompt and completion"
-            )
+_NOTES = {
+    "cut": ("text", "more than {sequence} tokens, cut into windows"),
+    "truncated": ("record", "truncated after {sequence} tokens"),
+    "left_out": ("record", "left out, with nothing to train on within {sequence} tokens"),
+    "split": ("chat", "each answer an example, as the chat template renders earlier answers differently later"),
+    "in_parts": ("record", "tokenized in parts, as a token would cross the boundary between prompt and completion"),
+}
+"""What happens to records -> what they are called, and what is said of them."""
 
 
 def tokenize_records(
@@ -448,8 +426,10 @@ def tokenize_records(
     if sequence < 2:
         raise DevkitError(f"rows of {sequence} tokens leave nothing to predict", "Give --max-length 2 or more.")
     text_tokenizer = TextTokenizer(tokenizer)
-    counts = _Counts()
+    counts: Counter[str] = Counter()
     notes: list[str] = []
+    if text_tokenizer.end is None:
+        notes.append("the tokenizer has no end-of-text token, so the model does not learn to stop")
     examples: list[Example] = []
     rest = iter(records)
     done = 0
@@ -463,7 +443,7 @@ def tokenize_records(
         texts: list[TrainingText] = []
         for record in batch:
             rendered = _render(record, tokenizer, completion_only=completion_only)
-            counts.split_by_answer += len(rendered) > 1
+            counts["split"] += len(rendered) > 1
             texts += rendered
         for tokens in text_tokenizer.tokenize(texts):
             examples += _cut_to_rows(tokens, sequence, counts)
@@ -472,29 +452,29 @@ def tokenize_records(
             f"nothing to train on within {sequence} tokens: the prompts fill all of them",
             "Use a larger --max-length, or shorter prompts.",
         )
-    return TokenizedRecords(
-        examples, [*notes, *counts.notes(has_end=text_tokenizer.end is not None, sequence=sequence)]
-    )
+    for what, (noun, says) in _NOTES.items():
+        if counts[what]:
+            notes.append(f"{format_count(counts[what], noun)}: {says.format(sequence=sequence)}")
+    return TokenizedRecords(examples, notes)
 
 
-def _cut_to_rows(tokens: "TokenizedText", sequence: int, counts: _Counts) -> Iterator[Example]:
+def _cut_to_rows(tokens: "TokenizedText", sequence: int, counts: Counter[str]) -> Iterator[Example]:
     """Yield examples of at most `sequence` tokens; none if nothing in them is trained on."""
-    counts.tokenized_in_parts += tokens.in_parts
+    counts["in_parts"] += tokens.in_parts
     if tokens.kind is RecordKind.TEXT:
         # The last token of a window is the first of the next one, which is predicted from nothing there.
         starts = range(0, max(1, len(tokens.ids) - 1), sequence - 1)
-        counts.cut += len(starts) > 1
-        counts.windows += len(starts) if len(starts) > 1 else 0
+        counts["cut"] += len(starts) > 1
     else:
         starts = range(1)
-        counts.truncated += len(tokens.ids) > sequence
+        counts["truncated"] += len(tokens.ids) > sequence
     for start in starts:
         end = start + sequence
         example = Example.compact(tokens.ids[start:end], tokens.loss_mask[start:end])
         if example.target_count:
             yield example
         else:
-            counts.left_out += 1
+            counts["left_out"] += 1
 
 
 @dataclass(frozen=True)

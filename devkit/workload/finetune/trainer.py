@@ -332,14 +332,27 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             "reported": {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm},
         }
 
-    def report_step(self, timer: "StepTimer") -> None:
+    def start_clock(self) -> None:
+        """Start the clock at the first step that this process takes."""
+        self._first, self._started_s = self.progress.step, perf_counter()
+        self._ticked_s = self._started_s
+
+    def _tick(self, tokens: int) -> dict[str, float]:
+        """Return the timing of a step: its tokens per second, and how long the rest takes at the average pace."""
+        now, progress = perf_counter(), self.progress
+        seconds, self._ticked_s = now - self._ticked_s, now
+        progress.seconds += seconds
+        left_s = (now - self._started_s) / (progress.step - self._first) * (self._steps - progress.step)
+        return {"tokens_per_s": round(tokens / seconds, 1), "seconds": round(seconds, 6), "eta_s": round(left_s, 1)}
+
+    def report_step(self) -> None:
         """Emit the event of the step that has ended. Raises StopRun if too many were not finite."""
         ranks, metrics, progress = self._ranks, self._step_metrics, self.progress
         tokens = int(ranks.sum(metrics["tokens"]))
         progress.step = self.state.global_step
         progress.tokens += tokens
         verdict = metrics["verdict"]
-        fields = metrics["reported"] | {"tokens": progress.tokens} | timer.tick(progress, tokens)
+        fields = metrics["reported"] | {"tokens": progress.tokens} | self._tick(tokens)
         fields |= {"waited_s": metrics["waited_s"]} | read_peak_fields(ranks.device)
         self._events("step" if verdict is StepVerdict.STEP else "skipped", step=progress.step, **fields)
         if verdict is StepVerdict.STEP:
@@ -356,7 +369,8 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         progress = self.progress
         if not self._guard.may_save(self._ranks, self._parameters, self._compute_last_loss):
             return
-        saved = save_checkpoint(
+        started_s = perf_counter()
+        path, size = save_checkpoint(
             self._settings.output,
             self._trained,
             TrainProgress(
@@ -367,9 +381,9 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             keep=self._settings.keep,
             write_state=lambda path: self.state.save_to_json(str(path)),
         )
-        self._checkpoint, progress.saved = saved.path, progress.step
-        seconds = round(saved.seconds, 3)
-        self._events("checkpoint", step=progress.step, path=saved.path.name, bytes=saved.bytes, seconds=seconds)
+        self._checkpoint, progress.saved = path, progress.step
+        seconds = round(perf_counter() - started_s, 3)
+        self._events("checkpoint", step=progress.step, path=path.name, bytes=size, seconds=seconds)
 
     def publish(self) -> Path | None:
         """Publish the result of the newest checkpoint and return its folder; None if there is no checkpoint."""
@@ -605,7 +619,7 @@ class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:  # noqa: ANN401 - of transformers
         """Start the clock."""
-        self._timer = StepTimer(self._trainer.progress, state.max_steps)
+        self._trainer.start_clock()
 
     def on_step_begin(self, _: Any, state: Any, *__: Any, lr_scheduler: Any, **___: Any) -> None:  # noqa: ANN401
         """Set the learning rate of the step."""
@@ -617,7 +631,7 @@ class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
         """Report the step. The last one is evaluated whatever its number: transformers 4 leaves it out."""
-        self._trainer.report_step(self._timer)
+        self._trainer.report_step()
         if state.global_step >= state.max_steps and args.eval_strategy != "no":
             control.should_evaluate = True
 
@@ -659,27 +673,6 @@ def reset_accelerate(ranks: Ranks) -> None:
             PartialState(cpu=ranks.device.type == "cpu")
         # It sets as many threads as the machine has cores, which other processes share.
         torch.set_num_threads(threads)
-
-
-class StepTimer:
-    """A timer of steps: tokens per second of the last one, and how long the rest will take at the average pace."""
-
-    def __init__(self, state: TrainState, steps: int) -> None:
-        self._first = state.step
-        self._steps = steps
-        self._start = self._last = perf_counter()
-
-    def tick(self, state: TrainState, tokens: int) -> dict[str, Any]:
-        """Return the timing fields of a step's event, and add the time since the last tick to `state`."""
-        now = perf_counter()
-        seconds, self._last = now - self._last, now
-        state.seconds += seconds
-        seconds_per_step = (now - self._start) / (state.step - self._first)
-        return {
-            "tokens_per_s": round(tokens / seconds, 1),
-            "seconds": round(seconds, 6),
-            "eta_s": round(seconds_per_step * (self._steps - state.step), 1),
-        }
 
 
 class StepOutOfMemory(Exception):  # noqa: N818 - not an error: all ranks agreed on it, and the step can be repeated

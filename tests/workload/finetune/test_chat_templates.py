@@ -38,8 +38,7 @@ def test_a_template_that_forgets_reasoning_gives_an_example_for_each_answer():
         "<|im_start|> assistant / [<think>] [is] [</think>] [A] [<|im_end|>] [/]",
     ]
     assert notes(tokenizer, chat(USER, first, SECOND, last)) == [
-        "turned each answer into an example in 1 chat: the chat template renders earlier answers differently once more "
-        "turns follow"
+        "1 chat: each answer an example, as the chat template renders earlier answers differently later"
     ]
     assert notes(tokenizer, chat(USER, ANSWER, SECOND, LAST)) == [], "without reasoning nothing is forgotten"
 

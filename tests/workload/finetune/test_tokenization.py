@@ -70,7 +70,7 @@ def test_a_token_across_the_border_is_tokenized_in_parts():
     assert table(tokenizer, prompt("ca", "bc"), prompt("ab", "c")) == ["c a [b] [c] [</s>]", "ab [c] [</s>]"]
     assert table(tokenizer, text("cabc")) == ["[c] [ab] [c] [</s>]"]
     assert notes(tokenizer, prompt("ca", "bc")) == [
-        "tokenized 1 record in parts, because a token would cross the boundary between prompt and completion"
+        "1 record: tokenized in parts, as a token would cross the boundary between prompt and completion"
     ]
 
 
@@ -109,11 +109,11 @@ def test_prompts_and_chats_are_truncated_or_left_out():
     long, lost = prompt("Q ", "one two"), prompt("one two three ", "A")
     assert table(tokenizer, long, lost, chat(USER, ANSWER), sequence=4) == ["<s> Q _ [one]"]
     assert notes(tokenizer, long, lost, chat(USER, ANSWER), sequence=4) == [
-        "truncated 3 records after 4 tokens",
-        "left out 2 records with nothing to train on within 4 tokens",
+        "3 records: truncated after 4 tokens",
+        "2 records: left out, with nothing to train on within 4 tokens",
     ]
     assert notes(tokenizer, text("one two three"), text("Hi"), sequence=4) == [
-        "cut 1 text of more than 4 tokens into 2 windows"
+        "1 text: more than 4 tokens, cut into windows"
     ]
 
 
