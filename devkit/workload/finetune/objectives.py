@@ -24,7 +24,6 @@ from devkit.workload.finetune.trainer import (
     RunContext,
     RunTrainer,
     StepNumbers,
-    StopRun,
     list_arguments,
     prepare_model,
     seed_generators,
@@ -147,10 +146,6 @@ class ObjectiveTrainer(RunTrainer):
         """Evaluate one batch. Raises StopRun for a signal before it."""
         self._raise_on_stop()
         return super().prediction_step(*given, **named)
-
-    def _raise_on_stop(self) -> None:
-        if (outcome := self._stop_requested()) is not None:
-            raise StopRun(outcome)
 
 
 class StepRows(StepNumbers):

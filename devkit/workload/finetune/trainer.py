@@ -332,6 +332,11 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             "reported": {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm},
         }
 
+    def _raise_on_stop(self) -> None:
+        """Raise StopRun, on all ranks alike, if a signal requests the end of the run."""
+        if (outcome := self._stop_requested()) is not None:
+            raise StopRun(outcome)
+
     def start_clock(self) -> None:
         """Start the clock at the first step that this process takes."""
         self._first, self._started_s = self.progress.step, perf_counter()
@@ -440,9 +445,6 @@ class FinetuneTrainer(RunTrainer):
         self._eval_loader = build_loader(data.held_out, settings, decisions) if data.held_out else None
         # FSDP2 replaces the parameters, which the optimizer gets.
         self._parallel = self._wrap_parallel(model)
-        self._passes = ForwardBackward(
-            self._parallel, ranks, is_sharded=decisions.is_sharded, stop_requested=run.stop_requested
-        )
         steps = count_steps(settings, self._loader.steps_per_epoch)
         super().__init__(
             run,
@@ -496,18 +498,14 @@ class FinetuneTrainer(RunTrainer):
         targets = max(1, loader.count_targets(inputs))
         scale = None if scaler is None else float(scaler.scale(torch.ones((), device=ranks.device)))
         while True:
-            outcome = self._stop_requested()
-            if outcome is not None:
-                raise StopRun(outcome)
+            self._raise_on_stop()
             seed_generators(seed=self._settings.seed, step=inputs, rank=ranks.rank)
             batches = self._load_step(inputs)
             waited_s = perf_counter() - started_s
             model.zero_grad(set_to_none=True)
             try:
-                total = self._passes.accumulate_gradients(batches, (scale or 1.0) / targets)
+                total = self._accumulate_gradients(batches, (scale or 1.0) / targets)
                 break
-            except StepAborted:
-                continue
             except StepOutOfMemory:
                 if not self._halve_micro_batch():
                     raise StopRun(RunOutcome.OUT_OF_MEMORY) from None
@@ -519,6 +517,40 @@ class FinetuneTrainer(RunTrainer):
             "waited_s": round(waited_s, 6),
         }
         return total
+
+    def _accumulate_gradients(self, batches: Sequence[MicroBatch], factor: float) -> torch.Tensor:
+        """Accumulate the gradients of `factor` times the summed loss, and return this rank's loss without the factor.
+
+        The loss, shape [], in fp32, is on the device: the CPU does not wait for a busy GPU. All ranks have equally many
+        passes. Raises StepOutOfMemory and StopRun on all ranks alike.
+        """
+        total = torch.zeros((), device=self._ranks.device, dtype=torch.float32)
+        for number, batch in enumerate(batches, start=1):
+            if number > 1:
+                self._raise_on_stop()
+            loss = self._on_all_ranks(lambda batch=batch: self._parallel.module(batch))  # type: ignore[misc]
+            self._on_all_ranks(lambda loss=loss: (loss * factor * self._parallel.factor).backward())  # type: ignore[misc]
+            total += loss.detach()
+        self._parallel.all_reduce_gradients()
+        return total
+
+    def _on_all_ranks(self, half: Callable[[], T]) -> T:
+        """Return the result of one half of a pass, once it succeeded on every rank.
+
+        If one ran out of memory, all of them abort the step before gradients are reduced: none waits for one that failed.
+        FSDP2's ranks need each other within every pass; there the error is left to end the run.
+        """
+        failed = False
+        try:
+            result = half()
+        except RuntimeError as error:
+            if self._decisions.is_sharded or not is_out_of_memory(error):
+                raise
+            failed = True
+            free_after_oom(error, self._ranks.device)
+        if self._ranks.any(failed):
+            raise StepOutOfMemory
+        return result
 
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
         """Compute the mean loss of the held-out rows, each once. A signal ends it early, without a result."""
@@ -564,7 +596,8 @@ class FinetuneTrainer(RunTrainer):
         if step < 0:
             return math.nan
         try:
-            return float(self._passes.compute_loss(self._load_step(step)[0]))
+            with torch.no_grad():
+                return float(self._on_all_ranks(lambda: self._parallel.module(self._load_step(step)[0])))
         except StepOutOfMemory:
             return math.nan
 
@@ -677,62 +710,6 @@ def reset_accelerate(ranks: Ranks) -> None:
 
 class StepOutOfMemory(Exception):  # noqa: N818 - not an error: all ranks agreed on it, and the step can be repeated
     """Memory ran out on at least one rank; no optimizer step was taken."""
-
-
-class StepAborted(Exception):  # noqa: N818 - not an error: a signal was handled between two passes
-    """A signal requests the end of the run; no optimizer step was taken."""
-
-
-class ForwardBackward:
-    """Forward and backward passes over a step's micro-batches. All ranks have equally many, and agree before each.
-
-    If one ran out of memory, all of them abort the step before gradients are reduced: none waits for one that failed.
-    FSDP2's ranks need each other within every pass; there the error is left to end the run.
-    """
-
-    def __init__(
-        self, parallel: ParallelModel, ranks: Ranks, *, is_sharded: bool, stop_requested: Callable[[], object]
-    ) -> None:
-        self._parallel = parallel
-        self._ranks = ranks
-        self._stop_requested = stop_requested
-        self._can_retry = not is_sharded
-
-    def accumulate_gradients(self, batches: Sequence[MicroBatch], factor: float) -> torch.Tensor:
-        """Accumulate the gradients of `factor` times the summed loss, and return this rank's loss without the factor.
-
-        The loss, shape [], in fp32, is on the device: the CPU does not wait for a busy GPU. Raises StepOutOfMemory and
-        StepAborted on all ranks alike.
-        """
-        total = torch.zeros((), device=self._ranks.device, dtype=torch.float32)
-        for number, batch in enumerate(batches, start=1):
-            if number > 1 and self._stop_requested():
-                raise StepAborted
-            loss = self._on_all_ranks(lambda batch=batch: self._parallel.module(batch))  # type: ignore[misc]
-            self._on_all_ranks(lambda loss=loss: (loss * factor * self._parallel.factor).backward())  # type: ignore[misc]
-            total += loss.detach()
-        self._parallel.all_reduce_gradients()
-        return total
-
-    def compute_loss(self, batch: MicroBatch) -> torch.Tensor:
-        """Return the summed loss of one pass, shape [], without gradients. Raises StepOutOfMemory on all ranks alike."""
-        with torch.no_grad():
-            loss: torch.Tensor = self._on_all_ranks(lambda: self._parallel.module(batch))
-        return loss
-
-    def _on_all_ranks(self, half: Callable[[], T]) -> T:
-        """Return the result of one half of a pass, once it succeeded on every rank."""
-        failed = False
-        try:
-            result = half()
-        except RuntimeError as error:
-            if not self._can_retry or not is_out_of_memory(error):
-                raise
-            failed = True
-            free_after_oom(error, self._ranks.device)
-        if self._ranks.any(failed):
-            raise StepOutOfMemory
-        return result
 
 
 class StepVerdict(StrEnum):
