@@ -442,15 +442,12 @@ DISK_RESERVE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class HubRepository:
-    """A model on the hub, or a data set; None as its revision is the newest one."""
+    """A model on the hub; None as its revision is the newest one."""
 
     repository: str
     revision: str | None = None
-    is_data: bool = False
 
     def __str__(self) -> str:
-        if self.is_data:
-            return f"the data set {self.repository}"
         return f"{self.repository}@{self.revision}" if self.revision else self.repository
 
     @property
@@ -458,7 +455,7 @@ class HubRepository:
         """The repository's page."""
         from huggingface_hub.constants import ENDPOINT
 
-        return f"{ENDPOINT}/{'datasets/' if self.is_data else ''}{self.repository}"
+        return f"{ENDPOINT}/{self.repository}"
 
 
 def resolve_model_folder(name: str) -> Path:
@@ -616,9 +613,8 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
             )
         case errors.RepositoryNotFoundError():
             private = "your token's account may not have access." if get_token() else log_in
-            what = "file or folder here, and no such data set" if name.is_data else "folder here, and no such model"
             return DevkitError(
-                f"{name.repository} is not a {what} on the hub (404)",
+                f"{name.repository} is not a folder here, and no such model on the hub (404)",
                 "\n".join([*near, f"If it is private, {private}"]),
             )
         case errors.HfHubHTTPError() if status:

@@ -34,7 +34,6 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
 from devkit.reading import find_similar_paths
 from devkit.text import format_bytes, format_count, join_words, suggest, to_one_line
-from devkit.workload.finetune.files import HubRepository, explain_hub_error
 
 RECORD_FORMATS_HINT = (
     'One of: {"text": ...}, {"prompt": ..., "completion": ...}, {"messages": [{"role": ..., "content": ...}]}, '
@@ -698,30 +697,11 @@ def read_hub_dataset(name: str) -> Entries:
         ) from error
     try:
         found = datasets.load_dataset(repository, split=split or DEFAULT_SPLIT)
-    except Exception as error:
-        explained = _explain_dataset_error(repository, error)
-        if explained is None:
-            raise
-        raise explained from error
+    except (OSError, ValueError) as error:
+        hint = "If it is private or gated, log in with `hf auth login` or set HF_TOKEN. Without a network, give files."
+        hint = "Specify a split, as in owner/name:split." if isinstance(error, ValueError) else hint
+        raise DevkitError(f"the data set {repository}: {to_one_line(str(error))[:200]}", hint) from error
     yield from _number_rows(iter(found), name)
-
-
-def _explain_dataset_error(repository: str, error: Exception) -> DevkitError | None:
-    """Explain an error of the library datasets by the hub's own response; None for an error of neither.
-
-    By a new request, because the library drops the response and keeps a text that is the same for data sets that are
-    gated and that do not exist. Source: datasets 5.2, load.py, dataset_module_factory (`raise e1 from None`).
-    """
-    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
-
-    try:
-        get_hf_file_metadata(hf_hub_url(repository, "README.md", repo_type="dataset"))
-    except errors.EntryNotFoundError:
-        pass
-    except Exception as response:  # noqa: BLE001 - judged by the caller that knows all of the hub's
-        return explain_hub_error(HubRepository(repository, is_data=True), response, nearest=())
-    cause = f"{repository}: {to_one_line(str(error))[:200]}"
-    return DevkitError(cause, "Specify a split, as in owner/name:split.") if isinstance(error, ValueError) else None
 
 
 def _number_rows(rows: Iterator[Any], source: str) -> Entries:
