@@ -205,7 +205,10 @@ def _compute_loss_on_states(
     if kind is Loss.FUSED:
         fused: torch.Tensor = EmulatedFusedLoss.apply(states, base.get_output_embeddings().weight)  # type: ignore[no-untyped-call]
         return fused
-    return compute_loss(get_output_head(base), states, labels.reshape(-1), kind)
+    head, targets = get_output_head(base), labels.reshape(-1)
+    if kind is Loss.STANDARD:
+        return torch.nn.functional.cross_entropy(head.logits(states), targets, reduction="sum")
+    return compute_loss(head, states, targets)
 
 
 def count_state_bytes(parameter: TrainableParameter, optimizer: Optimizer, *, masters: bool = False) -> list[int]:
