@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,9 @@ pytestmark = pytest.mark.workload
 
 
 from devkit.estimate.settings import Precision
+from devkit.workload.finetune import trainer
 from devkit.workload.finetune.forward import ModelWithLoss
+from devkit.workload.finetune.run_folder import TrainState
 
 
 def before_pass(monkeypatch, number, action):
@@ -155,3 +158,12 @@ def test_a_run_whose_last_weights_are_nan_is_not_done(run_factory):
     assert ran.named("stopped") == [{"event": "stopped", "step": 2, "how": "not-finite", "saved": -1}]
     assert ran.named("end")[0]["result"] is None
     assert not (ran.output / "adapter").exists()
+
+
+def test_the_time_left_is_that_of_the_steps_of_this_process(monkeypatch):
+    clock = iter([0.0, 4.0])
+    monkeypatch.setattr(trainer, "perf_counter", lambda: next(clock))
+    run = SimpleNamespace(progress=TrainState(micro_batch=1, step=5), _steps=12)
+    trainer.RunTrainer.start_clock(run)
+    run.progress.step = 7
+    assert trainer.RunTrainer._tick(run, 20) == {"tokens_per_s": 5.0, "seconds": 4.0, "eta_s": 10.0}
