@@ -54,30 +54,61 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
 
 def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved) -> list[str]:
     """List the imports that no resolved wheel provides, or say that there are none, or that this was not checked."""
-    from devkit.probe.dependencies.imports import find_unprovided_imports, parse_program, read_programs
+    from devkit.probe.dependencies.imports import parse_program, read_programs
     from devkit.probe.host import LocalHost
     from devkit.probe.project.files import ProjectFiles
-    from devkit.probe.wheel_files import list_wheel_modules
 
-    files = ProjectFiles(LocalHost(), str(root))
-    wheels = {name: url for name, url in found.wheels if name not in TORCH_FAMILY}
-    modules = list_wheel_modules(wheels)
-    unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
-    if unread and not modules:
+    read = find_unprovided(root, dependencies, plan, found)
+    if read is None:
         return ["imports not checked: the index does not list the contents of wheels"]
-    unread += [need.name for need in dependencies.needs if need.url] + [each.name for each in dependencies.conda]
-    # What cannot be read may bring the module of its name, and those that the tables know.
-    of_torch = [name for name in TORCH_FAMILY if name in plan.resolved]
-    provided = {name.replace("-", "_") for name in (*unread, *of_torch)} | {*(_OF_TORCH if plan.torch else ())}
-    provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
-    provided = provided.union(*modules.values())
-    programs = list(read_programs(files, is_library=True))
+    own, of_packages, unread = read
+    programs = list(read_programs(ProjectFiles(LocalHost(), str(root)), is_library=True))
     if not programs:
         return []
-    missing = [f"{name} ({path}:{line})" for name, path, line in find_unprovided_imports(files, provided)]
+    missing = [f"{name} ({path}:{line})" for name, path, line in (*own, *of_packages)]
     doubt = f", {len(unread)} packages not read" if unread else ""
     if unparsed := [path for path, text in programs if parse_program(text) is None]:
         doubt += f", Python {'.'.join(map(str, sys.version_info[:2]))} cannot parse {join_some(unparsed)}"
     if missing:
         return [f"{format_count(len(missing), 'import')} not found: {join_some(missing)}{doubt}"]
     return [f"every import in the programs has a package{doubt}; the programs were not run (--prove runs them)"]
+
+
+_Missing = tuple[str, str, int]
+"""A module with the file and line of its import."""
+
+
+def find_unprovided(
+    root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved
+) -> tuple[list[_Missing], list[_Missing], list[str]] | None:
+    """Find what no resolved wheel provides of the imports of a project, and of those of the packages that it imports.
+
+    Returns: both, and the packages that were not read; None where none was.
+    """
+    from devkit.probe.dependencies.imports import find_unprovided_imports, list_dotted_imports, read_programs
+    from devkit.probe.host import LocalHost
+    from devkit.probe.project.files import ProjectFiles
+    from devkit.probe.wheel_files import WheelReader
+    from devkit.verify.plan_proof import list_reached_imports
+    from devkit.verify.project_stages import find_programs
+
+    files = ProjectFiles(LocalHost(), str(root))
+    reader = WheelReader(dict(found.wheels))
+    modules = reader.modules
+    unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
+    if unread and not modules:
+        return None
+    unread += [need.name for need in dependencies.needs if need.url] + [each.name for each in dependencies.conda]
+    # What cannot be read may bring the module of its name, and those that the tables know.
+    of_torch = [name for name in TORCH_FAMILY if name in plan.resolved]
+    provided = {name.replace("-", "_") for name in (*unread, *of_torch)} | {*(_OF_TORCH if plan.torch else ())}
+    provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
+    provided = provided.union(*modules.values())
+    own = find_unprovided_imports(files, provided)
+    programs = [*read_programs(files, is_library=True)]
+    names = {name for path, text in programs for name, _ in list_dotted_imports(text, path.split("/")[:-1])}
+    reached = (each for _, path in find_programs(root) for each in list_reached_imports(root, path))
+    names |= {name for name, _, _ in reached}
+    present = {*provided, *sys.stdlib_module_names, *(name for name, _, _ in own)}
+    imported = reader.list_imports(name for name in names if name.partition(".")[0] in provided)
+    return [*own], [each for name, each in imported.items() if name not in present], unread

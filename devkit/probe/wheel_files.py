@@ -1,21 +1,27 @@
-"""The modules that wheels bring, and single files of them: a wheel of 900 MB takes a few requests for ranges.
+"""The modules of wheels and what they import, and single files of them: a wheel of 900 MB takes a few requests for ranges.
 
-What a list of files says is kept in the user's data folder by the wheel's address, which names one file forever.
+What was read is kept in the user's data folder by the wheel's address, which names one file forever.
 """
 
 import contextlib
 import io
+import json
 import os
 import re
+import time
 import urllib.request
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property, partial
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from devkit.errors import DevkitError
+from devkit.probe.dependencies.imports import list_dotted_imports
 from devkit.user_folder import find_user_file
 from devkit.whole_files import write_whole
 
@@ -25,49 +31,125 @@ CALL_DEADLINE_S = 5.0
 CONNECTIONS = 8
 MAX_WHOLE_BYTES = 5 << 20
 """A wheel of an index that answers no ranges is read up to this size."""
+MAX_STEPS = 3
+"""Steps from what a project imports, through the modules that this imports, to what is read last."""
+MAX_MODULES = 400
+"""Modules of all wheels that are read."""
+_MAX_SOURCE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 16
-_AHEAD_BYTES = 1 << 17
+_AHEAD_BYTES = 1 << 18
 """Bytes of one request at least: a file is read in small pieces."""
+_INSTALLED = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")
+"""Files below it are installed beside the others."""
 _BINARY = re.compile(r"\.(?:cpython|cp|abi3|pypy)[\w.-]*\.so|\.so|\.pyd")
 
 
-def list_wheel_modules(wheels: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """List the top modules of each package by the address of its wheel; those that could not be read are left out."""
+class WheelReader:
+    """Reads the wheels of packages, each by its address; those that could not be read by a deadline are left out."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        self._wheels = {name: _Wheel(url) for name, url in urls.items()}
+
+    @cached_property
+    def modules(self) -> dict[str, frozenset[str]]:
+        """The top modules of each package."""
+        return _run_all({name: wheel.read_modules for name, wheel in self._wheels.items()}, DEADLINE_S)
+
+    def list_imports(self, names: Iterable[str]) -> dict[str, tuple[str, str, int]]:
+        """List what packages import where `names` are imported: the modules of these names, and what those import at once.
+
+        Returns: each top module with the file and line of the import that is the fewest steps away. What is more than
+        `MAX_STEPS` away, or beyond `MAX_MODULES`, is left out.
+        """
+        homes: dict[str, list[str]] = {}
+        for package, modules in self.modules.items():
+            for module in modules:
+                homes.setdefault(module, []).append(package)
+        ends_at, seen = time.monotonic() + DEADLINE_S, set[str]()
+        found: dict[str, tuple[str, str, int]] = {}
+        for _ in range(MAX_STEPS):
+            # An import of a.b runs a first.
+            parts = {part for name in names for part in accumulate(name.split("."), "{}.{}".format)} - seen
+            wanted: dict[str, list[str]] = {}
+            for part in sorted(parts)[: MAX_MODULES - len(seen)]:
+                for package in homes.get(part.partition(".")[0], ()):
+                    wanted.setdefault(package, []).append(part)
+            seen |= parts
+            tasks = {package: partial(self._wheels[package].read_imports, each) for package, each in wanted.items()}
+            files = _run_all(tasks, ends_at - time.monotonic()).values()
+            steps = sorted((name, path, line) for read in files for path, each in read.items() for name, line in each)
+            for name, path, line in steps:
+                found.setdefault(top := name.partition(".")[0], (top, path, line))
+            names = {name for name, _, _ in steps}
+        return found
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def _run_all(tasks: Mapping[_Key, Callable[[], _Value]], deadline_s: float) -> dict[_Key, _Value]:
     pool = ThreadPoolExecutor(CONNECTIONS)
-    waiting = {name: pool.submit(_list_modules_of, url) for name, url in wheels.items()}
-    wait(waiting.values(), timeout=DEADLINE_S)
+    waiting = {key: pool.submit(task) for key, task in tasks.items()}
+    wait(waiting.values(), timeout=max(deadline_s, 0))
     pool.shutdown(wait=False, cancel_futures=True)
-    done = {name: future for name, future in waiting.items() if future.done() and not future.cancelled()}
-    return {name: future.result() for name, future in done.items() if future.exception() is None}
+    done = {key: future for key, future in waiting.items() if future.done() and not future.cancelled()}
+    return {key: future.result() for key, future in done.items() if future.exception() is None}
+
+
+class _Wheel:
+    """A wheel at an address, of which each file is read once for all commands."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        folder = find_user_file("wheels")
+        self._record = Path(folder or os.devnull, sha256(url.encode()).hexdigest())
+        self._known: dict[str, Any] = {"imports": {}}
+        with contextlib.suppress(OSError, ValueError):
+            self._known = json.loads(self._record.read_text(encoding="utf-8"))
+
+    @cached_property
+    def _archive(self) -> zipfile.ZipFile:
+        return open_wheel(self._url)
+
+    def read_modules(self) -> frozenset[str]:
+        if "modules" not in self._known:
+            self._known["modules"] = sorted(find_modules(self._archive.namelist()))
+            self._keep()
+        return frozenset(self._known["modules"])
+
+    def read_imports(self, names: Iterable[str]) -> dict[str, list[tuple[str, int]]]:
+        """Return the files of those modules that it has in Python, each with its imports."""
+        known = self._known["imports"]
+        if lacking := [name for name in names if name not in known]:
+            files = {_INSTALLED.sub("", each.filename): each for each in self._archive.infolist()}
+            bases = ((name, name.replace(".", "/")) for name in lacking)
+            paths = {
+                name: next((each for each in (f"{base}/__init__.py", f"{base}.py") if each in files), "")
+                for name, base in bases
+            }
+            # Neighbors come with one request.
+            for name, path in sorted(paths.items(), key=lambda each: files[each[1]].header_offset if each[1] else 0):
+                source = self._archive.open(files[path]).read(_MAX_SOURCE_BYTES) if path else b""
+                known[name] = path, [*list_dotted_imports(source.decode(errors="replace"), path.split("/")[:-1])]
+            self._keep()
+        return {known[name][0]: known[name][1] for name in names if known[name][0]}
+
+    def _keep(self) -> None:
+        with contextlib.suppress(OSError, DevkitError):
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._record, json.dumps(self._known).encode())
 
 
 def find_modules(files: Iterable[str]) -> frozenset[str]:
     """Find the modules that can be imported from a wheel with these files: folders with code, and single files of it."""
     found = set()
     for file in files:
-        top, _, rest = file.partition("/")
-        if top.endswith(".data"):
-            # Files of NAME.data/purelib and platlib are installed beside the others.
-            scheme, _, inner = rest.partition("/")
-            top, _, rest = inner.partition("/") if scheme in ("purelib", "platlib") else ("", "", "")
+        top, _, rest = _INSTALLED.sub("", file).partition("/")
         name = _BINARY.sub("", top.removesuffix(".py")) if not rest else top
         if name.isidentifier() and file.endswith((".py", ".so", ".pyd")):
             found.add(name)
     return frozenset(found)
-
-
-def _list_modules_of(url: str) -> frozenset[str]:
-    folder = find_user_file("wheel-modules")
-    path = Path(folder or os.devnull, sha256(url.encode()).hexdigest())
-    with contextlib.suppress(OSError):
-        return frozenset(path.read_text(encoding="utf-8").split())
-    with open_wheel(url) as archive:
-        found = find_modules(archive.namelist())
-    if folder:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, "\n".join(sorted(found)).encode())
-    return found
 
 
 def open_wheel(url: str, login: str = "") -> zipfile.ZipFile:

@@ -4,7 +4,6 @@ GPU libraries are left out: torch is its build for the CPU, and what compiles ag
 code runs in a copy, with variables from a list and a separate home; the environment is removed in every case.
 """
 
-import ast
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import TORCH_FAMILY, Dependencies, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe.dependencies.imports import MAX_FILES, list_imports, parse_program
+from devkit.probe.dependencies.imports import MAX_FILES, list_dotted_imports
 from devkit.probe.uv_resolver import UNBUILT, UNREACHABLE, build_uv_environment, find_uv, find_uv_cache
 from devkit.reading import read_within
 from devkit.solver.plan import Plan
@@ -206,7 +205,7 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
             progress(f"{shlex.join(['python', *words]) if words else f'the imports of {program}'} …")
             # All that the guide runs; of these the first that prints help is started, too.
             programs = dict.fromkeys((program, *(path for _, path in find_programs(trial.project)))) if program else ()
-            reached = chain(*(list_reached_imports(trial.project, each) for each in reversed(programs)))
+            reached = chain(*(list_reached_imports(trial.project, each) for each in programs))
             failures = [*_try_imports(trial, reached), *(_try_command(trial, words) if words else ())]
             repairs = [each for _, fix in failures for each in fix if each not in added]
             if not repairs or not repairs_left or not trial.repair(repairs):
@@ -263,7 +262,8 @@ def _copy(root: Path, target: Path) -> None:
 def list_reached_imports(root: Path, program: str) -> tuple[tuple[str, str, int], ...]:
     """List the modules of others that a program of the project imports at once, itself and by modules of the project.
 
-    Returns: each with the file and line of its first import. Modules below `try` do not count; at most `MAX_FILES` files are read.
+    Returns: each full name, as list_dotted_imports has it, with the file and line of its first import. Modules below `try` do
+    not count; at most `MAX_FILES` files are read.
     """
     # A guide enters one of these folders, or the program itself adds it to the path.
     roots = [*takewhile(root.__ne__, (root / program).parents), root, root / "src"]
@@ -271,28 +271,15 @@ def list_reached_imports(root: Path, program: str) -> tuple[tuple[str, str, int]
     found: dict[str, tuple[str, str, int]] = {}
     while waiting and len(seen) <= MAX_FILES:
         path = waiting.pop(0)
-        text = read_within(root, path)
-        dotted = [(names, each) for names in _list_dotted(text, path, root) for each in roots]
-        reached = [(names[0], file) for names, each in dotted for file in _find_files(each, names)]
-        own = {name for name, _ in reached}
-        for module, line in list_imports(text, is_top_only=True):
-            if module not in own and module not in sys.stdlib_module_names:
-                found.setdefault(module, (module, path.relative_to(root).as_posix(), line))
+        dotted = [*list_dotted_imports(read_within(root, path), path.relative_to(root).parts[:-1])]
+        reached = [(name, file) for name, _ in dotted for each in roots for file in _find_files(each, name.split("."))]
+        own = {name.partition(".")[0] for name, _ in reached} | sys.stdlib_module_names
+        for name, line in dotted:
+            if name.partition(".")[0] not in own:
+                found.setdefault(name, (name, path.relative_to(root).as_posix(), line))
         waiting += [file for _, file in dict.fromkeys(reached) if file not in seen]
         seen.update(file for _, file in reached)
     return tuple(found.values())
-
-
-def _list_dotted(text: str, path: Path, root: Path) -> Iterator[list[str]]:
-    """List the dotted names that a file imports at once, relative ones from the project's folder."""
-    tree = parse_program(text)
-    for node in tree.body if tree else ():
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = list(path.relative_to(root).parts[: -node.level]) if node.level else []
-            names = [*base, *(node.module or "").split(".")] if node.module else base
-            yield from ([*names, alias.name] for alias in node.names)
 
 
 def _find_files(root: Path, names: list[str]) -> list[Path]:
@@ -313,7 +300,7 @@ _Failure = tuple[str, tuple[str, ...]]
 
 def _try_imports(trial: _Environment, imports: Iterable[tuple[str, str, int]]) -> Iterator[_Failure]:
     """Import each module in one process, and yield the failures."""
-    origins = {module: f"{path}:{line}" for module, path, line in imports}
+    origins = {name.partition(".")[0]: f"{path}:{line}" for name, path, line in reversed([*imports])}
     if not origins:
         return
     done = trial.run_python(import_child.__file__, "imports", *origins)

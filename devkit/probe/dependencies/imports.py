@@ -7,7 +7,7 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import ImportedPackage
@@ -148,19 +148,38 @@ def parse_program(text: str) -> ast.Module | None:
 
 def list_imports(text: str, *, is_top_only: bool, with_tried: bool = False) -> Iterator[tuple[str, int]]:
     """List the modules that a file imports, with their lines; nothing for a file that cannot be parsed or what is tried."""
+    for node in _list_nodes(text, is_top_only=is_top_only, with_tried=with_tried):
+        yield from _list_names([node])
+
+
+def list_dotted_imports(text: str, package: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """List what a file of `package` imports at once, by full names with their lines; of `from a import b` it is a.b."""
+    for node in _list_nodes(text, is_top_only=True):
+        base = ""
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            base = ".".join((*above, *([node.module] if node.module else []), ""))
+        yield from ((f"{base}{alias.name}", node.lineno) for alias in node.names)
+
+
+def _list_nodes(text: str, *, is_top_only: bool, with_tried: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
     tree = parse_program(text)
     waiting: list[ast.AST] = list(tree.body) if tree else []
     while waiting:
         node = waiting.pop(0)
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from _list_names([node])
+            yield node
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
         elif isinstance(node, ast.Try) and not with_tried:
-            # A module that the handler imports as well, from another place, cannot be missing.
+            # A module whose absence raises an error, or that the handler imports from another place, cannot be missing.
+            handled = [each for handler in node.handlers for each in handler.body]
             tried = {name for name, _ in _list_names(node.body)}
-            handlers = [each for handler in node.handlers for each in _list_names(handler.body)]
-            yield from (each for each in handlers if each[0] in tried)
+            if any(isinstance(each, ast.Raise) for each in handled):
+                waiting[:0] = node.body
+            else:
+                again = (each for each in handled if tried & {name for name, _ in _list_names([each])})
+                yield from (each for each in again if isinstance(each, ast.Import | ast.ImportFrom))
         elif not is_top_only or isinstance(node, ast.Try):
             waiting += ast.iter_child_nodes(node)
 
