@@ -42,7 +42,7 @@ from devkit.cli.plan_options import (
     container_options,
     plan_options,
 )
-from devkit.cli.proof import describe_proof, try_plan
+from devkit.cli.proof import describe_proof, find_unprovided, try_plan
 from devkit.cli.runtime import hold_project
 from devkit.compat.specifiers import canonicalize_name, satisfies
 from devkit.compat.version_tables import load_tables
@@ -175,7 +175,7 @@ def init(
         project = replace(project, settings=replace(project.settings, as_of=answer.as_of))
     project = project.for_plan(answer)
     imports = imports or find_missing_imports(project, answer)
-    project, answer = add_certain(project, answer, request, imports, no_resolve=no_resolve)
+    project, answer, needs = add_certain(project, answer, request, imports, no_resolve=no_resolve)
     present = {*answer.resolved, *map(_find_name, project.settings.packages)}
     imports = tuple(each for each in imports if each.name not in present)
     if prove:
@@ -198,7 +198,7 @@ def init(
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)
-        print_added_packages(opened, project)
+        print_added_packages(opened, project, needs)
         print_imports(imports)
         offer_unknown(() if no_resolve else imports, project.settings.packages)
         print_guide(guide)
@@ -233,6 +233,8 @@ def init(
 # Packages that a project's programs import and its files do not name: shown by `devkit init`, and added on a yes.
 
 MAX_OFFERED = 5
+MAX_ROUNDS = 3
+"""Rounds of adding what packages import: what is added may import more."""
 _BUILD_TOOLS = frozenset(("build", "cmake", "cython", "ninja", "packaging", "pybind11", "scikit-build-core"))
 
 
@@ -264,7 +266,7 @@ def add_imports(
         is_accepted = click.confirm("Install them, too?", default=True)
     if not is_accepted or not known:
         return project, found
-    return _add_packages(project, known), found
+    return project.with_packages(map(_format_requirement, known)), found
 
 
 def plan_with_imports(
@@ -326,36 +328,63 @@ def add_certain(
     imports: "tuple[ImportedPackage, ...]",
     *,
     no_resolve: bool,
-) -> "tuple[DevkitProject, Plan]":
+) -> "tuple[DevkitProject, Plan, list[ImportedPackage]]":
     """Add what is sure of what programs import and no file names, as far as there is a plan with it, of the same day.
 
     Sure are torchvision, torchaudio and its decoder, what the guide installs as well, and what the programs that it runs
-    import at once. The guide may be older than the files beside it, or newer than the code.
+    import at once; then what the packages import that programs use. The guide may be older than the files beside it, or
+    newer than the code. Returns the project, its plan, and what packages need of that.
     """
     from devkit.probe.project.reader import read_local_imports
-    from devkit.solver.plan import Conflict
 
     dependencies = project.dependencies
     is_open = dependencies.asks_for_packages and not dependencies.is_locked
     if project.settings.ignore_dependencies or not is_open:
-        return project, plan
+        return project, plan, []
     known = read_local_imports(str(project.root), dependencies)
     sure = [each for each in known if each.name in ("torchvision", "torchaudio") or each.guide]
     sure += [each for each in imports if each.module == "torchaudio" != each.name]
     sure += [each for each in find_reached_packages(project, plan) if each.name not in [other.name for other in sure]]
-    for found in (sure, [each for each in sure if not each.guide]):
-        more = _add_packages(project, found)
-        if more is project:
+    add = partial(_add_if_fits, request=request, no_resolve=no_resolve)
+    project, plan = (
+        add(project, plan, sure) or add(project, plan, [each for each in sure if not each.guide]) or (project, plan)
+    )
+    needs: list[ImportedPackage] = []
+    for _ in range(MAX_ROUNDS):
+        found = find_package_needs(project, plan)
+        added = add(project, plan, found)
+        if added is None:
             break
-        attempt = partial(plan_with_packages, request, no_resolve=no_resolve, is_last=False)
-        planned = attempt(more.dependencies, more.root, more.settings)
-        if not isinstance(planned, Conflict) and (planned.as_of or not plan.as_of):
-            return more.for_plan(planned), planned
-    return project, plan
+        (project, plan), needs = added, needs + found
+    return project, plan, needs
 
 
-def _add_packages(project: "DevkitProject", found: "list[ImportedPackage]") -> "DevkitProject":
-    return project.with_packages(_format_requirement(each) for each in found) if found else project
+def _add_if_fits(
+    project: "DevkitProject", plan: "Plan", found: "list[ImportedPackage]", *, request: "Request", no_resolve: bool
+) -> "tuple[DevkitProject, Plan] | None":
+    """Return the project with these packages and its plan, None where that adds nothing or there is no plan of the same day."""
+    from devkit.solver.plan import Conflict
+
+    more = project.with_packages(map(_format_requirement, found))
+    if more.settings.packages == project.settings.packages:
+        return None
+    planned = plan_with_packages(
+        request, more.dependencies, more.root, more.settings, no_resolve=no_resolve, is_last=False
+    )
+    if isinstance(planned, Conflict) or (plan.as_of and not planned.as_of):
+        return None
+    return more.for_plan(planned), planned
+
+
+def find_package_needs(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
+    """Find what the packages that programs use import at once, and no package of the plan provides, as far as it has a known name."""
+    from devkit.facts.dependencies import ImportedPackage
+
+    found = plan.resolution
+    read = find_unprovided(project.root, project.dependencies, plan, found) if isinstance(found, Resolved) else None
+    names = load_tables().imports.distributions()
+    of_packages = read[1] if read else ()
+    return [ImportedPackage(module, names[module], path, line) for module, path, line in of_packages if module in names]
 
 
 def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[ImportedPackage, ...]":
@@ -459,15 +488,16 @@ def offer_unknown(found: "tuple[ImportedPackage, ...]", packages: tuple[str, ...
         click.echo(f"  {shlex.join(['devkit', 'init', '--set', setting])}")
 
 
-def print_added_packages(before: "DevkitProject", project: "DevkitProject") -> None:
-    """Print the packages that were added to devkit.toml, and who names them."""
+def print_added_packages(before: "DevkitProject", project: "DevkitProject", needs: "list[ImportedPackage]") -> None:
+    """Print the packages that were added to devkit.toml, and who names or imports them; `needs` are those of other packages."""
     from devkit.probe.project.reader import read_local_guide
 
     added = [each for each in project.settings.packages if each not in before.settings.packages]
     if not added:
         return
-    guide = {need.text: need.origin for need in read_local_guide(str(before.root), before.dependencies)}
-    named = [f"{each} ({guide[each]} installs it)" if each in guide else each for each in added]
+    says = {need.text: f"{need.origin} installs it" for need in read_local_guide(str(before.root), before.dependencies)}
+    says |= {_format_requirement(each): f"imported by {each.origin}" for each in needs}
+    named = [f"{each} ({says[each]})" if each in says else each for each in added]
     print_wrapped(
         f"added: {join_words(named)}, which programs import but no file lists; [project] packages in devkit.toml"
     )
