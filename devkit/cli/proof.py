@@ -94,7 +94,7 @@ def find_unprovided(
 
     files = ProjectFiles(LocalHost(), str(root))
     reader = WheelReader(dict(found.wheels))
-    modules = reader.modules
+    modules = reader.modules | {each.package: each.provides for each in found.builds if each.provides}
     unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
     if unread and not modules:
         return None

@@ -821,14 +821,15 @@ class SystemPackageTable(Table):
 
     needs = KeyedArray("need", SystemNeed, unique=("package",))
     known = Array("known", KnownSystemPackage, unique=("names",))
+    started = Array("started", KnownSystemPackage, unique=("names",))
 
     def names(self) -> dict[str, str]:
         """Return the name of each package that is known, by that and by its older ones."""
         return {each: name for row in self.known for name in row.names for each in (name, *row.aliases)}
 
     def programs(self) -> dict[str, str]:
-        """Return the package of each program that builds run."""
-        return {each: row.names[0] for row in self.known for each in row.programs}
+        """Return the package of each program that builds and code run."""
+        return {each: row.names[0] for row in (*self.known, *self.started) for each in row.programs}
 
     def libraries(self) -> dict[str, str]:
         """Return the package of each library and header that Debian's own rule does not lead to."""

@@ -236,6 +236,15 @@ class SystemPackage(Located):
 
 
 @dataclass(frozen=True)
+class StartedProgram(Located):
+    """A program that the project's code starts, with the file and line of the first call."""
+
+    name: str
+    path: str
+    line: int
+
+
+@dataclass(frozen=True)
 class BuildNeed:
     """A need of a build from outside: `kind` is "program", "library" or "header", which the image has, or "module".
 
@@ -322,6 +331,8 @@ class Dependencies:
     """The folders of its git submodules."""
     missing_submodules: tuple[str, ...] = ()
     """Those of them that are not fetched here."""
+    programs: tuple[StartedProgram, ...] = ()
+    """What its code starts besides Python."""
     uses_lfs: bool = False
     """Whether Git LFS holds some of its files."""
     torch_family: tuple[str, ...] = ()
@@ -427,11 +438,15 @@ class ResolutionRequest:
 
 @dataclass(frozen=True)
 class SourceBuild:
-    """The build of a package without a wheel, as its own files say it; `requires` are its build requirements."""
+    """The build of a package without a wheel, as its own files say it; `requires` are its build requirements.
+
+    `provides` are the top modules that it installs, as far as its archive says.
+    """
 
     package: str
     needs: tuple[BuildNeed, ...] = ()
     requires: tuple[str, ...] = ()
+    provides: frozenset[str] = frozenset()
 
     @property
     def modules(self) -> tuple[BuildNeed, ...]:

@@ -8,6 +8,7 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import SourceBuild
 from devkit.probe.dependencies.build_files import CMAKE, MESON, PYPROJECT, SCRIPT, SETUP_PY, SOURCES, read_source_build
 from devkit.probe.package_indexes import find_offline_setting
+from devkit.probe.wheel_files import find_modules
 
 DEADLINE_S = 12.0
 """For all of them together; those that have not answered by then are not read."""
@@ -29,6 +31,7 @@ MAX_FILE_BYTES = 512 << 10
 MAX_TEXT_BYTES = 16 << 20
 """For all sources of an archive that are read."""
 _BUILD_FILES = (SETUP_PY, PYPROJECT, CMAKE, MESON)
+_TOP_MODULES = ".egg-info/top_level.txt"
 _DEPTH = 2
 _CHUNK_BYTES = 1 << 18
 
@@ -62,12 +65,15 @@ def _read(package: str, url: str) -> SourceBuild:
             files[path] = read().decode(errors="replace")
             left -= size if is_source else 0
     known = load_tables().system_packages
-    return read_source_build(package, files, paths, programs=known.programs(), headers=known.libraries())
+    build = read_source_build(package, files, paths, programs=known.programs(), headers=known.libraries())
+    listed = next((text for path, text in files.items() if path.endswith(_TOP_MODULES)), "").split()
+    return replace(build, provides=frozenset(listed) or find_modules(path.removeprefix("src/") for path in paths))
 
 
 def _is_build_file(path: str) -> bool:
     """Return whether it is near the top, where build files are, and the modules and scripts that setup.py takes."""
-    return path.count("/") < _DEPTH and (path.rpartition("/")[2] in _BUILD_FILES or path.endswith((".py", SCRIPT)))
+    is_near = path.count("/") < _DEPTH and (path.rpartition("/")[2] in _BUILD_FILES or path.endswith((".py", SCRIPT)))
+    return is_near or path.endswith(_TOP_MODULES)
 
 
 def _download(url: str) -> bytes:

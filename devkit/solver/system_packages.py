@@ -22,7 +22,94 @@ _HEADERS = re.compile(r"lib.+-dev")
 LEFT_OUT = "-"
 """The end of a name that leaves a package out, as for apt-get."""
 
-_NOT_TAKEN = "not in the image, although apt installs it in"
+_NOT_IN_IMAGE = "not in the image, although"
+_OF_IMAGE = frozenset(
+    (
+        *(
+            "awk",
+            "bash",
+            "cat",
+            "cd",
+            "chmod",
+            "chown",
+            "clear",
+            "cp",
+            "curl",
+            "cut",
+            "date",
+            "df",
+            "diff",
+            "dpkg",
+            "du",
+            "echo",
+        ),
+        *(
+            "env",
+            "exit",
+            "export",
+            "find",
+            "free",
+            "g++",
+            "gcc",
+            "git",
+            "grep",
+            "gunzip",
+            "gzip",
+            "head",
+            "hostname",
+            "id",
+        ),
+        *(
+            "kill",
+            "ldconfig",
+            "ldd",
+            "less",
+            "ln",
+            "ls",
+            "md5sum",
+            "mkdir",
+            "mv",
+            "nohup",
+            "nproc",
+            "nvcc",
+            "nvidia-smi",
+        ),
+        *(
+            "perl",
+            "pgrep",
+            "pip",
+            "pip3",
+            "pkill",
+            "ps",
+            "pwd",
+            "pytest",
+            "python",
+            "python3",
+            "rm",
+            "rmdir",
+            "scp",
+            "sed",
+        ),
+        *(
+            "set",
+            "sh",
+            "sha256sum",
+            "sleep",
+            "sort",
+            "source",
+            "split",
+            "ssh",
+            "tail",
+            "tar",
+            "tee",
+            "test",
+            "time",
+            "timeout",
+        ),
+        *("top", "touch", "tr", "true", "uname", "uniq", "uptime", "uv", "wc", "which", "whoami", "xargs", "yes"),
+    )
+)
+"""Programs of a shell, of the image, and of the driver."""
 _NOT_PROPOSED = re.compile(
     r"(?:gcc|g\+\+|clang)(?:-[\w+]+)*|binutils|libc6(?:-dev)?|libgcc-s1|libgomp1|libstdc.*|git|curl"
     r"|wget|ca-certificates|sudo|gnupg.*|gpg.*|apt-.*|software-properties-common|lsb-release|locales|tzdata|tini|dumb-init"
@@ -56,10 +143,19 @@ def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple
         and each.name not in known.keys() | found.keys()
         and not _NOT_PROPOSED.fullmatch(each.name)
     }
-    warnings = tuple(each for each in plan.warnings if not each.startswith(_NOT_TAKEN))
+    warnings = tuple(each for each in plan.warnings if not each.startswith(_NOT_IN_IMAGE))
     if others:
         files = join_words([*dict.fromkeys(others.values())])
-        warnings += (f"{_NOT_TAKEN} {files}: {join_some([*others])}; --apt NAME takes one",)
+        warnings += (f"{_NOT_IN_IMAGE} apt installs it in {files}: {join_some([*others])}; --apt NAME takes one",)
+    packages = tables.system_packages.programs()
+    # A package of the index that has its name brings it.
+    unknown = [
+        f"{each.name} ({each.origin})"
+        for each in dependencies.programs
+        if each.name not in packages.keys() | _OF_IMAGE | plan.resolved.keys()
+    ]
+    if unknown:
+        warnings += (f"{_NOT_IN_IMAGE} the code runs it: {join_some(unknown)}; --apt NAME adds a package",)
     kept = (each for each in plan.reasons if each.value != SYSTEM_PACKAGE)
     return replace(plan, reasons=(*kept, *sorted(found.values(), key=lambda each: each.field)), warnings=warnings)
 
@@ -88,20 +184,26 @@ def _list_packages(
     if dependencies.uses_lfs:
         because = ".gitattributes keeps files in Git LFS"
         yield Reason("git-lfs", SYSTEM_PACKAGE, because, ".gitattributes", RowConfidence.CONFIRMED)
-    known = tables.system_packages.names()
+    yield from _list_used_packages(plan, dependencies, tables)
+    for name in BUILD_TOOLS if plan.framework is Framework.CUDA else ():
+        yield Reason(name, SYSTEM_PACKAGE, "builds CUDA C++", "the project", RowConfidence.CONFIRMED)
+
+
+def _list_used_packages(plan: Plan, dependencies: Dependencies, tables: Tables) -> Iterator[Reason]:
+    """List what the project's files install with apt, and the programs that its code runs."""
+    known, programs = tables.system_packages.names(), tables.system_packages.programs()
     for each in dependencies.system:
         name = known.get(each.name, "")
-        if (
-            plan.framework is Framework.CUDA
-            and _HEADERS.fullmatch(each.name)
-            and not _NOT_PROPOSED.fullmatch(each.name)
-        ):
+        is_cuda = plan.framework is Framework.CUDA
+        if is_cuda and _HEADERS.fullmatch(each.name) and not _NOT_PROPOSED.fullmatch(each.name):
             name = name or each.name
         if name:
             because = f"{each.origin} installs {'it' if name == each.name else each.name}"
             yield Reason(name, SYSTEM_PACKAGE, because, each.path, RowConfidence.CONFIRMED)
-    for name in BUILD_TOOLS if plan.framework is Framework.CUDA else ():
-        yield Reason(name, SYSTEM_PACKAGE, "builds CUDA C++", "the project", RowConfidence.CONFIRMED)
+    for program in dependencies.programs:
+        if name := programs.get(program.name, ""):
+            because = f"{program.origin} runs {program.name}"
+            yield Reason(name, SYSTEM_PACKAGE, because, program.path, RowConfidence.CONFIRMED)
 
 
 def _list_build_packages(plan: Plan, dependencies: Dependencies, tables: Tables) -> Iterator[Reason]:

@@ -12,7 +12,7 @@ import pytest
 from devkit.probe.dependencies.imports import find_unprovided_imports
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import ProjectFiles
-from devkit.probe.wheel_files import MAX_WHOLE_BYTES, find_modules, list_wheel_modules
+from devkit.probe.wheel_files import MAX_WHOLE_BYTES, WheelReader, find_modules
 
 
 def wheel(*names: str, padding: int = 0) -> bytes:
@@ -68,22 +68,22 @@ def serve(monkeypatch, tmp_path):
 def test_of_a_large_wheel_its_end_is_read_and_that_once(serve):
     names = [f"big/module_{number}.py" for number in range(3000)]
     url, handler = serve(wheel(*names, "more.py", padding=MAX_WHOLE_BYTES + 1), has_ranges=True)
-    assert list_wheel_modules({"a": url}) == {"a": {"big", "more"}}
+    assert WheelReader({"a": url}).modules == {"a": {"big", "more"}}
     assert 0 < handler.sent < 1 << 20
     before = handler.sent
-    assert list_wheel_modules({"a": url}) == {"a": {"big", "more"}}
+    assert WheelReader({"a": url}).modules == {"a": {"big", "more"}}
     assert handler.sent == before
 
 
 @pytest.mark.parametrize(("padding", "found"), [(0, {"a": {"small"}}), (MAX_WHOLE_BYTES + 1, {})])
 def test_without_ranges_a_wheel_is_read_whole_if_it_is_small(serve, padding, found):
     url, _ = serve(wheel("small/__init__.py", padding=padding), has_ranges=False)
-    assert list_wheel_modules({"a": url}) == found
+    assert WheelReader({"a": url}).modules == found
 
 
 def test_a_server_that_sends_without_end_is_not_read_to_it(serve):
     url, handler = serve(wheel("small/__init__.py"), has_ranges=True, excess_mb=100)
-    list_wheel_modules({"a": url})
+    WheelReader({"a": url}).modules
     assert 0 < handler.sent < 20 << 20
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_left_out(serve, tmp_path):
     (tmp_path / "b.whl").write_bytes(wheel("local.py"))
     url, _ = serve(b"no wheel", has_ranges=True)
     wheels = {"a": url, "b": (tmp_path / "b.whl").as_uri(), "c": "ftp://x.example/c.whl"}
-    assert list_wheel_modules(wheels) == {"b": {"local"}}
+    assert WheelReader(wheels).modules == {"b": {"local"}}
 
 
 def test_the_modules_of_a_wheel():

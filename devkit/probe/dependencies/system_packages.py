@@ -1,10 +1,12 @@
-"""Debian packages that a project's Dockerfiles, CI workflows and guides install with apt."""
+"""Debian packages that a project's Dockerfiles, CI workflows and guides install with apt, and programs that its code starts."""
 
+import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from devkit.facts.dependencies import SystemPackage
+from devkit.facts.dependencies import StartedProgram, SystemPackage
 from devkit.formats.shell import ShellCommand
+from devkit.probe.dependencies.imports import parse_program, read_programs
 from devkit.probe.dependencies.steps import list_guides, list_steps, read_commands
 from devkit.probe.project.dockerfile import parse_instructions
 from devkit.probe.project.files import ProjectFiles
@@ -15,6 +17,12 @@ _FOLDERS = ("", "docker/", "Docker/", ".docker/", f"{WORKFLOWS}/")
 _DOCKERFILE = re.compile(r"(?:.*[._-])?dockerfile(?:[._-].*)?", re.IGNORECASE)
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
 """Source: https://www.debian.org/doc/debian-policy/ch-controlfields.html#source"""
+_CALL = re.compile(
+    r"(?:subprocess|sp)\.(?:run|call|Popen|check_call|check_output|getoutput|getstatusoutput)|os\.(?:system|popen)"
+    r"|shutil\.which|Popen|check_call|check_output"
+)
+_STEP_OF_SHELL = re.compile(r"&&|\|\|?|;")
+_PROGRAM = re.compile(r"[A-Za-z][\w+-]*", re.ASCII)
 
 
 def find_system_packages(files: ProjectFiles, beside: Iterable[str] = ()) -> tuple[SystemPackage, ...]:
@@ -49,3 +57,35 @@ def find_system_packages(files: ProjectFiles, beside: Iterable[str] = ()) -> tup
         for line, command in read_commands(files.read(path, "apt") or ""):
             add(command, path, line, is_from_ci=True)
     return tuple(found.values())
+
+
+def find_started_programs(files: ProjectFiles) -> tuple[StartedProgram, ...]:
+    """Find the programs that the project's code starts by a name that it spells out, each at its first call."""
+    found: dict[str, StartedProgram] = {}
+    for path, text in read_programs(files, is_library=False):
+        tree = parse_program(text) if _CALL.search(text) else None
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.Call) and node.args and _CALL.fullmatch(ast.unparse(node.func)):
+                for name in _list_started(node.args[0]):
+                    found.setdefault(name, StartedProgram(name, path, node.lineno))
+    return tuple(found.values())
+
+
+def _list_started(argument: ast.expr) -> Iterator[str]:
+    """List the programs of a command: the first word of a list, or of each step of a line for the shell, up to what is computed."""
+    steps = [_read_start(argument.elts[0])] if isinstance(argument, ast.List | ast.Tuple) and argument.elts else []
+    for step in steps or _STEP_OF_SHELL.split(_read_start(argument)):
+        words = [word for word in step.split() if word != "sudo" and "=" not in word]
+        if words and _PROGRAM.fullmatch(words[0]):
+            yield words[0]
+
+
+def _read_start(node: ast.expr) -> str:
+    """Return the text at the start of an expression, "" where that is computed."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # "a {}".format(b)
+        return _read_start(node.func.value)
+    if isinstance(node, ast.BinOp):
+        return _read_start(node.left)
+    return _read_start(node.values[0]) if isinstance(node, ast.JoinedStr) and node.values else ""

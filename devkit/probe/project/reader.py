@@ -77,7 +77,7 @@ def read_dependencies(host: Host, *, project: str, choice: DependencyChoice = NO
     from devkit.probe.dependencies.framework import find_cuda_build, find_framework
     from devkit.probe.dependencies.local_builds import find_local_builds, read_submodules
     from devkit.probe.dependencies.package_manager import read_with_package_manager
-    from devkit.probe.dependencies.system_packages import find_system_packages
+    from devkit.probe.dependencies.system_packages import find_started_programs, find_system_packages
 
     files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
     found = read_with_package_manager(files, choice)
@@ -88,6 +88,7 @@ def read_dependencies(host: Host, *, project: str, choice: DependencyChoice = NO
         "name": found.name or next((each.name for each in builds if each.path == "."), ""),
         "builds": builds,
         "system": find_system_packages(files, found.files),
+        "programs": find_started_programs(files),
         "submodules": modules,
         "missing_submodules": tuple(path for path in modules if not files.names(path)),
         "uses_lfs": "filter=lfs" in (files.read(".gitattributes", "attributes") or ""),
