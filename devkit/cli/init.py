@@ -47,7 +47,7 @@ from devkit.cli.runtime import hold_project
 from devkit.compat.specifiers import canonicalize_name, satisfies
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Resolved
+from devkit.facts.dependencies import SETTINGS_FILE, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
 from devkit.render.devkit_toml import REMOVED_SETTINGS
@@ -193,7 +193,7 @@ def init(
     require_expected(changes, writing)
     if not as_json:
         print_plan(answer, proof, wants_cpu=project.settings.vendor == "cpu")
-        print_summary(answer, project.dependencies)
+        print_summary(answer, project.dependencies, opened.dependencies)
         print_system_packages(answer, has_sudo=project.settings.sudo)
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
@@ -513,11 +513,14 @@ def print_guide(found: "tuple[PackageRequirement, ...]") -> None:
 # What `devkit init` read of a project, what the image gets, and the flags that choose something else.
 
 
-def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
-    """Print the files that count, the packages that they lead to, and how to choose others."""
-    if dependencies.files:
-        named = join_some(dependencies.files)
-        is_said = (dependencies.because.removeprefix("the project has "),) == dependencies.files
+def print_summary(plan: "Plan", dependencies: "Dependencies", before: "Dependencies") -> None:
+    """Print the files that count, the packages that they lead to, and how to choose others.
+
+    `before` are the dependencies without what this command adds to devkit.toml.
+    """
+    if files := [each for each in dependencies.files if each in before.files or each != SETTINGS_FILE]:
+        named = join_some(files)
+        is_said = [dependencies.because.removeprefix("the project has ")] == files
         named += f", because {dependencies.because}" if dependencies.because and not is_said else ""
         named += f", and not {join_words(dependencies.set_aside)}" if dependencies.set_aside else ""
         other = "use a different file with --requirements FILE, or none with --ignore-dependencies"

@@ -387,7 +387,7 @@ class _Search:
     def finish(self, plan: Plan, resolved: Resolved, limits: tuple[str, ...] = ()) -> Plan:
         """Return the plan with the versions of a resolution, and what that leaves unchecked."""
         named = {need.name for need in self._needs}
-        packages = tuple(each for each in resolved.packages if each[0] in named or not _OF_TORCH.fullmatch(each[0]))
+        packages = tuple(each for each in resolved.packages if each[0] in named or not self._is_of_torch(each[0]))
         resolved, versions = replace(resolved, packages=packages), dict(packages)
         for name, version in plan.packages:
             if versions.get(name, version) != version:
@@ -563,6 +563,9 @@ class _Search:
         settled = self._solve(python=plan.python, framework=release) if release else plan
         if isinstance(settled, Conflict):
             return Refused(settled.blockers[0].says)
+        if settled.additions != plan.additions:
+            # A release has its own name for the extra that brings CUDA's libraries.
+            return self._resolve_framework(settled, resolve)
         return self.finish(settled, found, self._hold(found, tuple(limits)))
 
     def _ask(
@@ -716,9 +719,12 @@ class _Search:
         held = (
             each
             for each in found.packages
-            if each[0] not in TORCH_FAMILY and not _OF_TORCH.fullmatch(each[0]) and each[0] not in self._varying
+            if each[0] not in TORCH_FAMILY and not self._is_of_torch(each[0]) and each[0] not in self._varying
         )
         return tuple(dict.fromkeys((*limits, *(f"{name}=={version}" for name, version in held))))
+
+    def _is_of_torch(self, name: str) -> bool:
+        return bool(self._plan.torch and _OF_TORCH.fullmatch(name))
 
     def _fit_cuda(self, plan: Plan, versions: Mapping[str, str]) -> Plan | Refused:
         """Choose the build of torch for the CUDA that other packages' wheels are built for."""
@@ -841,9 +847,8 @@ def list_dated_requests(request: Request, dependencies: Dependencies, tables: Ta
     python = Constraint(PYTHON, f"<3.{newest + 1}", origin)
     guides = _list_guide_pythons(request, dependencies, tables, day=request.as_of)
     pythons = ((),) if request.python or request.image else (*((guide,) for guide in guides), (python,), ())
-    for limit in _list_torch_limits(request, dependencies, tables):
+    for torch in _list_torch_limits(request, dependencies, tables):
         for constraints in dict.fromkeys(pythons):
-            torch = (Constraint("torch", f"<={limit}", origin),) if limit else ()
             yield replace(request, constraints=(*request.constraints, *torch, *constraints))
 
 
@@ -858,13 +863,20 @@ def _list_guide_pythons(
             yield Constraint(PYTHON, guide.specifier, guide.origin)
 
 
-def _list_torch_limits(request: Request, dependencies: Dependencies, tables: Tables) -> Iterator[Release | None]:
+def _list_torch_limits(
+    request: Request, dependencies: Dependencies, tables: Tables
+) -> Iterator[tuple[Constraint, ...]]:
+    """Yield the limit of torch for the request's day, and none where a torch is requested."""
     if request.torch:
-        yield None
+        yield ()
         return
+    origin = f"--as-of {request.as_of}"
     released = {str(row.version): row.released for row in tables.torch.releases}
     constrained = add_project_constraints(request, dependencies, python=request.python)
     for group in list_fitting_torch(constrained, tables):
         by_then = [Release.parse(version) for version in group if released.get(version, "9") <= request.as_of]
         later = [Release.parse(version) for version in group if released.get(version, "") > request.as_of]
-        yield from [max(by_then)] if by_then else [min(later)] if later else []
+        if by_then:
+            yield (Constraint("torch", f"<={max(by_then)}", origin),)
+        elif later:
+            yield (Constraint("torch", f"<={min(later)}", f"{origin}, when no release ran on these machines,"),)
