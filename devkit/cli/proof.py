@@ -104,11 +104,13 @@ def find_unprovided(
     provided = {name.replace("-", "_") for name in (*unread, *of_torch)} | {*(_OF_TORCH if plan.torch else ())}
     provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
     provided = provided.union(*modules.values())
-    own = find_unprovided_imports(files, provided)
+    # A package such as simpleitk has SimpleITK.
+    lower = {name.replace("-", "_") for name in unread}
+    own = [each for each in find_unprovided_imports(files, provided) if each[0].lower() not in lower]
     programs = [*read_programs(files, is_library=True)]
     names = {name for path, text in programs for name, _ in list_dotted_imports(text, path.split("/")[:-1])}
     reached = (each for _, path in find_programs(root) for each in list_reached_imports(root, path))
     names |= {name for name, _, _ in reached}
     present = {*provided, *sys.stdlib_module_names, *(name for name, _, _ in own)}
     imported = reader.list_imports(name for name in names if name.partition(".")[0] in provided)
-    return [*own], [each for name, each in imported.items() if name not in present], unread
+    return own, [each for name, each in imported.items() if name not in present], unread

@@ -829,7 +829,8 @@ class SystemPackageTable(Table):
 
     def programs(self) -> dict[str, str]:
         """Return the package of each program that builds and code run."""
-        return {each: row.names[0] for row in (*self.known, *self.started) for each in row.programs}
+        same = {name: name for row in self.started if not row.programs for name in row.names}
+        return same | {each: row.names[0] for row in (*self.known, *self.started) for each in row.programs}
 
     def libraries(self) -> dict[str, str]:
         """Return the package of each library and header that Debian's own rule does not lead to."""
