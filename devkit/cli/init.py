@@ -382,7 +382,7 @@ def find_package_needs(project: "DevkitProject", plan: "Plan") -> "list[Imported
 
     found = plan.resolution
     read = find_unprovided(project.root, project.dependencies, plan, found) if isinstance(found, Resolved) else None
-    names = load_tables().imports.distributions()
+    names = load_tables().imports.distributions(with_compiled=True)
     of_packages = read[1] if read else ()
     return [ImportedPackage(module, names[module], path, line) for module, path, line in of_packages if module in names]
 
