@@ -13,6 +13,7 @@ from devkit.facts.dependencies import (
     ImportedPackage,
     PackageRequirement,
     RequirementRole,
+    StartedProgram,
     SystemPackage,
 )
 from devkit.probe.dependencies.imports import MAX_FILES, find_imported_packages
@@ -282,6 +283,27 @@ def test_tells_file_and_line_and_each_name_once(tmp_path):
         SystemPackage("sox", "README.md", 3),
         SystemPackage("swig", ".github/workflows/a.yml", 1, is_from_ci=True),
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        pytest.param("subprocess.run(['sox', path])", "sox", id="a list"),
+        pytest.param("sp.check_output(('git', 'log'))", "git", id="a tuple"),
+        pytest.param(
+            "subprocess.Popen(f'ffmpeg -i {path} | tee x', shell=True)", "ffmpeg", id="up to what is computed"
+        ),
+        pytest.param("os.system('wget ' + url)", "wget", id="a sum"),
+        pytest.param("os.system('sudo A=1 unzip {} && rm {}'.format(a, b))", "unzip rm", id="steps of a shell"),
+        pytest.param("shutil.which('java')", "java", id="looked for"),
+        pytest.param("subprocess.run([tool, path]); os.system(f'{tool} x'); run('gone')", "", id="only computed"),
+        pytest.param("subprocess.run(['./own.sh']); subprocess.run([])", "", id="the project's own"),
+    ],
+)
+def test_finds_the_programs_that_code_starts(tmp_path, call, names):
+    (tmp_path / "train.py").write_text(f"import os\n{call}\n")
+    found = read_dependencies(LocalHost(), project=str(tmp_path)).programs
+    assert found == tuple(StartedProgram(name, "train.py", 2) for name in names.split())
 
 
 def test_they_and_the_projects_name_are_among_its_dependencies(tmp_path):

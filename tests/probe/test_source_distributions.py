@@ -116,6 +116,19 @@ def test_an_archive_is_read_and_nothing_of_it_written(tmp_path):
     assert describe(tmp_path / "it-1.zip") == ["numpy"]
 
 
+@pytest.mark.parametrize(
+    ("files", "provides"),
+    [
+        ({"src/it/__init__.py": "", "setup.py": "", "it.egg-info/top_level.txt": "mmcv\nops\n"}, {"mmcv", "ops"}),
+        ({"src/it/__init__.py": "", "more/x.py": ""}, {"it", "more"}),
+    ],
+)
+def test_the_modules_of_an_archive(tmp_path, files, provides):
+    source_distributions._read.cache_clear()
+    path = make_archive(tmp_path, "it-1", files)
+    assert read_source_builds({"it": path.as_uri()})[0].provides == provides
+
+
 def test_a_link_in_an_archive_is_not_followed(tmp_path):
     (tmp_path / "secret.py").write_text("import yaml")
     with tarfile.open(tmp_path / "it-1.tar.gz", "w:gz") as archive:

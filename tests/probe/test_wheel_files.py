@@ -12,7 +12,7 @@ import pytest
 from devkit.probe.dependencies.imports import find_unprovided_imports
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import ProjectFiles
-from devkit.probe.wheel_files import MAX_WHOLE_BYTES, WheelReader, find_modules
+from devkit.probe.wheel_files import MAX_STEPS, MAX_WHOLE_BYTES, WheelReader, find_modules
 
 
 def wheel(*names: str, padding: int = 0) -> bytes:
@@ -83,7 +83,7 @@ def test_without_ranges_a_wheel_is_read_whole_if_it_is_small(serve, padding, fou
 
 def test_a_server_that_sends_without_end_is_not_read_to_it(serve):
     url, handler = serve(wheel("small/__init__.py"), has_ranges=True, excess_mb=100)
-    WheelReader({"a": url}).modules
+    WheelReader({"a": url}).list_imports(())
     assert 0 < handler.sent < 20 << 20
 
 
@@ -101,6 +101,34 @@ def test_the_modules_of_a_wheel():
         "docs/readme.txt",
     )
     assert find_modules(files) == {"yaml", "_yaml", "_cffi", "six", "fast", "inner"}
+
+
+def test_what_packages_import_is_followed_from_what_a_project_imports(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    files = {
+        "net/__init__.py": "",
+        "net/log/__init__.py": "import board\nfrom .writer import Writer\nfrom net.hub import load\n",
+        "net/log/writer.py": "try:\n    import wheelless\nexcept ImportError:\n    wheelless = None\ndef f():\n    import late\n",
+        "net/hub.py": "try:\n    import asked\nexcept ImportError as error:\n    raise ImportError('pip install asked') from error\n",
+        "net/unused.py": "import never\n",
+        "a-1.data/purelib/flat.py": "from net.log import Writer\nimport chain_1\n",
+        **{f"chain_{step}.py": f"import chain_{step + 1}\n" for step in range(1, MAX_STEPS + 2)},
+    }
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    url = (tmp_path / "a.whl").as_uri()
+    # Of `from net.log import Writer` only net.log is a module.
+    found = WheelReader({"a": url}).list_imports(["net.log.Writer", "other"])
+    assert found["board"] == ("board", "net/log/__init__.py", 1)
+    assert found["asked"] == ("asked", "net/hub.py", 2)
+    assert found.keys() == {"net", "board", "asked"}
+    followed = WheelReader({"a": url}).list_imports(["flat"])
+    assert followed["chain_1"] == ("chain_1", "flat.py", 2) and followed["board"][1] == "net/log/__init__.py"
+    assert f"chain_{MAX_STEPS}" in followed and f"chain_{MAX_STEPS + 1}" not in followed
+    # What was read is not read again.
+    (tmp_path / "a.whl").unlink()
+    assert WheelReader({"a": url}).list_imports(["net.log.Writer", "other"]) == found
 
 
 def test_imports_that_neither_a_wheel_nor_the_project_provides(tmp_path):

@@ -14,6 +14,7 @@ from devkit.facts.dependencies import (
     RequirementRole,
     Resolved,
     SourceBuild,
+    StartedProgram,
     SystemPackage,
 )
 from devkit.solver.plan import CompiledPackage, CompileMode
@@ -25,8 +26,8 @@ from devkit.solver.system_packages import add_system_packages
 MACHINE = build_machine_from_flags(driver="580.95.05", gpus=("RTX 4090",))
 
 
-def plan(*needs, name="", system=(), apt=(), files=("pyproject.toml",)):
-    dependencies = replace(NO_DEPENDENCIES, files=files, needs=needs, name=name, system=system)
+def plan(*needs, apt=(), files=("pyproject.toml",), **fields):
+    dependencies = replace(NO_DEPENDENCIES, files=files, needs=needs, **fields)
     return solve_project(build_request(machines=(MACHINE,), apt=apt), dependencies, load_tables())
 
 
@@ -114,6 +115,15 @@ def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
     )
     says = "not in the image, although apt installs it in README.md: pandoc; --apt NAME takes one"
     assert says in plan(system=system).warnings
+
+
+def test_what_the_code_starts_is_there_and_what_nobody_knows_is_named():
+    names = ("ffprobe", "nvidia-smi", "odd-tool", "unzip")
+    found = plan(programs=tuple(StartedProgram(name, "run.py", 3) for name in names))
+    assert listed(found) == {"ffmpeg": "run.py:3 runs ffprobe", "unzip": "run.py:3 runs unzip"}
+    assert [each for each in found.warnings if "the code runs" in each] == [
+        "not in the image, although the code runs it: odd-tool (run.py:3); --apt NAME adds a package"
+    ]
 
 
 def test_a_stored_plan_has_no_line_numbers():
