@@ -147,6 +147,20 @@ def test_an_environment_of_the_guide_is_not_given_up_for_one_of_its_lines(projec
     assert "transformers==4.44.2" in (project / ".devcontainer/constraints.txt").read_text()
 
 
+def test_what_packages_import_and_do_not_require_is_installed_too(tmp_path, project, index):
+    files = {"tracker/__init__.py": "", "tracker/board.py": "import transformers\nimport nobody_knows\n"}
+    make_index(tmp_path / "simple", [make_wheel(tmp_path / "wheels", "tracker", "1.0", files=files)])
+    requirements(project, "torch\ntracker\n")
+    (project / "run.py").write_text("from tracker.board import Writer\n")
+    done = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("resolved; 1 import not found: nobody_knows (tracker/board.py:2)")
+    assert "added: transformers (imported by tracker/board.py:1)" in done.stdout
+    assert "read: requirements.txt;" in done.stdout
+    assert "transformers==4.44.2" in (project / ".devcontainer/constraints.txt").read_text()
+    assert "unchanged" in run_with_index(project, "init", ".", *ADA, "--yes", index=index).stdout
+
+
 @pytest.mark.full
 def test_of_what_programs_import_only_that_is_left_out_which_does_not_fit(project, index):
     requirements(project, "torch\nhuggingface-hub>=2\n")

@@ -9,6 +9,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import (
     NO_DEPENDENCIES,
     Dependencies,
+    Framework,
     PackageIndex,
     PackageManager,
     PackageRequirement,
@@ -412,6 +413,16 @@ def test_what_the_index_has_for_another_system_alone_is_left_out_of_the_image_an
     for each in (found, recorded, locked):
         assert ([one.name for one in each.compiled], any(says in one for one in each.warnings)) == (["pywin32"], True)
     assert plan(of_uv, NO_NETWORK, recorded=locked) == locked
+
+
+def test_what_brings_cuda_to_the_release_that_uv_chose_is_resolved_and_held():
+    whole = resolved("jax==0.4.38", "jaxlib==0.4.38", "nvidia-cublas-cu12==12.6.4.1")
+    uv = Uv(resolved("jax==0.4.38"), whole)
+    wanted = project("jax", framework=Framework.JAX, framework_because="requirements.txt:1 names jax")
+    found = plan(wanted, uv, machines=(build_machine_from_flags(driver="580.95", gpus=("RTX 4090",)),))
+    assert [each.requirements for each in uv.requests] == [("jax[cuda13]",), ("jax[cuda12]",)]
+    assert (found.additions, found.resolution.packages) == (("jax[cuda12]",), whole.packages)
+    assert "nvidia-cublas-cu12==12.6.4.1" in found.limits
 
 
 def test_what_was_resolved_before_counts_where_there_is_no_network():
