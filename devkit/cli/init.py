@@ -149,6 +149,7 @@ def init(
     --as-feature: write it into .devcontainer and add "features": {"./devkit": {}} to devcontainer.json; or publish it.
     """
     from devkit.render.changes import require_root
+    from devkit.probe.dependencies.imports import is_among
     from devkit.render.project import compute_project_changes, open_project
 
     if as_feature:
@@ -176,8 +177,8 @@ def init(
     project = project.for_plan(answer)
     imports = imports or find_missing_imports(project, answer)
     project, answer, needs = add_certain(project, answer, request, imports, no_resolve=no_resolve)
-    present = {*answer.resolved, *map(_find_name, project.settings.packages)}
-    imports = tuple(each for each in imports if each.name not in present)
+    added = [*map(_find_name, project.settings.packages)]
+    imports = tuple(each for each in imports if not (each.name in answer.resolved or is_among(each.name, added)))
     if prove:
         tried = try_plan(project, answer)
         project = replace(project, proof=tried.describe())
@@ -377,14 +378,24 @@ def _add_if_fits(
 
 
 def find_package_needs(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
-    """Find what the packages that programs use import at once, and no package of the plan provides, as far as it has a known name."""
+    """Find what the packages that programs use import at once, and no package of the plan provides, as far as its name is known.
+
+    Where the guide installs a package of the same module, it is that one.
+    """
     from devkit.facts.dependencies import ImportedPackage
+    from devkit.probe.dependencies.imports import is_among
+    from devkit.probe.project.reader import read_local_guide
 
     found = plan.resolution
     read = find_unprovided(project.root, project.dependencies, plan, found) if isinstance(found, Resolved) else None
     names = load_tables().imports.distributions(with_compiled=True)
-    of_packages = read[1] if read else ()
-    return [ImportedPackage(module, names[module], path, line) for module, path, line in of_packages if module in names]
+    needs = [
+        ImportedPackage(each[0], names[each[0]], *each[1:]) for each in (read[1] if read else ()) if each[0] in names
+    ]
+    guide = read_local_guide(str(project.root), project.dependencies) if needs else ()
+    return [
+        replace(each, guide=next((need for need in guide if is_among(each.name, [need.name])), None)) for each in needs
+    ]
 
 
 def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[ImportedPackage, ...]":

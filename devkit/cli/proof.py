@@ -65,7 +65,8 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
     programs = list(read_programs(ProjectFiles(LocalHost(), str(root)), is_library=True))
     if not programs:
         return []
-    missing = [f"{name} ({path}:{line})" for name, path, line in (*own, *of_packages)]
+    first = {each[0]: each for each in reversed((*own, *of_packages))}
+    missing = [f"{name} ({path}:{line})" for name, path, line in reversed(first.values())]
     doubt = f", {len(unread)} packages not read" if unread else ""
     if unparsed := [path for path, text in programs if parse_program(text) is None]:
         doubt += f", Python {'.'.join(map(str, sys.version_info[:2]))} cannot parse {join_some(unparsed)}"
@@ -104,13 +105,13 @@ def find_unprovided(
     provided = {name.replace("-", "_") for name in (*unread, *of_torch)} | {*(_OF_TORCH if plan.torch else ())}
     provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
     provided = provided.union(*modules.values())
+    reached = [each for _, path in find_programs(root) for each in list_reached_imports(root, path)]
     # A package such as simpleitk has SimpleITK.
     lower = {name.replace("-", "_") for name in unread}
-    own = [each for each in find_unprovided_imports(files, provided) if each[0].lower() not in lower]
-    programs = [*read_programs(files, is_library=True)]
+    own = [each for each in find_unprovided_imports(files, provided, reached) if each[0].lower() not in lower]
+    programs = read_programs(files, is_library=True)
     names = {name for path, text in programs for name, _ in list_dotted_imports(text, path.split("/")[:-1])}
-    reached = (each for _, path in find_programs(root) for each in list_reached_imports(root, path))
     names |= {name for name, _, _ in reached}
-    present = {*provided, *sys.stdlib_module_names, *(name for name, _, _ in own)}
     imported = reader.list_imports(name for name in names if name.partition(".")[0] in provided)
+    present = provided | sys.stdlib_module_names
     return own, [each for name, each in imported.items() if name not in present], unread

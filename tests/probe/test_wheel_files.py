@@ -139,3 +139,6 @@ def test_imports_that_neither_a_wheel_nor_the_project_provides(tmp_path):
     )
     found = find_unprovided_imports(ProjectFiles(LocalHost(), str(tmp_path)), {"yaml"})
     assert found == (("tensornvme", "pkg/model.py", 2),)
+    reached = (("yaml.nodes", "tools/run.py", 1), ("pkg.model", "tools/run.py", 2), ("engine.core", "tools/run.py", 3))
+    found = find_unprovided_imports(ProjectFiles(LocalHost(), str(tmp_path)), {"yaml"}, reached)
+    assert found == (("engine", "tools/run.py", 3), ("tensornvme", "pkg/model.py", 2))

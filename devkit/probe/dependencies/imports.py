@@ -7,7 +7,7 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import ImportedPackage
@@ -81,15 +81,21 @@ def find_imported_packages(
     return tuple(found.values())
 
 
-def find_unprovided_imports(files: ProjectFiles, provided: Collection[str]) -> tuple[tuple[str, str, int], ...]:
+def find_unprovided_imports(
+    files: ProjectFiles, provided: Collection[str], reached: Iterable[tuple[str, str, int]] = ()
+) -> tuple[tuple[str, str, int], ...]:
     """Find the modules that programs import at once and that are neither `provided` nor the project's own.
 
-    Returns: each module with the file and line of its first import.
+    Returns: each module with the file and line of its first import, first those of `reached`: what the programs import that
+    the guide runs.
     """
     programs = dict(read_programs(files, is_library=True))
     own = {part for path in programs for part in path.removesuffix(".py").split("/")} | {*files.names(".")}
     known = {*own, *sys.stdlib_module_names, *provided, "__future__"}
     found: dict[str, tuple[str, str, int]] = {}
+    for name, path, line in reached:
+        if (top := name.partition(".")[0]) not in known:
+            found.setdefault(top, (top, path, line))
     for path, text in programs.items():
         if set(IMPORT.findall(text)) <= known | found.keys():
             continue
