@@ -148,8 +148,8 @@ def init(
 
     --as-feature: write it into .devcontainer and add "features": {"./devkit": {}} to devcontainer.json; or publish it.
     """
-    from devkit.render.changes import require_root
     from devkit.probe.dependencies.imports import is_among
+    from devkit.render.changes import require_root
     from devkit.render.project import compute_project_changes, open_project
 
     if as_feature:
