@@ -260,7 +260,8 @@ def add_imports(
         return project, ()
     found = read_local_imports(str(project.root), dependencies, is_for_work=is_for_work)
     is_accepted = is_wanted or is_confirmed
-    known = [each for each in found if each.name]
+    # Whether torchaudio needs its decoder depends on the release that is planned.
+    known = [each for each in found if each.name and not _is_decoder(each)]
     if asks and known and not is_accepted and sys.stdin.isatty():
         shown = join_words([f"{_format_requirement(each)} ({each.origin})" for each in known])
         print_wrapped(f"No file here lists the packages to install. The programs import {shown}.")
@@ -344,7 +345,8 @@ def add_certain(
         return project, plan, []
     known = read_local_imports(str(project.root), dependencies)
     sure = [each for each in known if each.name in ("torchvision", "torchaudio") or each.guide]
-    sure += [each for each in imports if each.module == "torchaudio" != each.name]
+    is_without = satisfies(plan.resolved.get("torchaudio", "0"), ">=2.9")
+    sure += [each for each in imports if _is_decoder(each) and is_without]
     sure += [each for each in find_reached_packages(project, plan) if each.name not in [other.name for other in sure]]
     add = partial(_add_if_fits, request=request, no_resolve=no_resolve)
     project, plan = (
@@ -358,6 +360,11 @@ def add_certain(
             break
         (project, plan), needs = added, needs + found
     return project, plan, needs
+
+
+def _is_decoder(package: "ImportedPackage") -> bool:
+    """Return whether it is what torchaudio reads files with since 2.9."""
+    return package.module == "torchaudio" != package.name
 
 
 def _add_if_fits(
@@ -421,7 +428,7 @@ def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[Impor
         for each in found
         if each.name
         and not (each.name in resolved and satisfies(resolved[each.name], limits.get(each.name, "")))
-        and (each.module != "torchaudio" or satisfies(resolved.get("torchaudio", "0"), ">=2.9"))
+        and (not _is_decoder(each) or satisfies(resolved.get("torchaudio", "0"), ">=2.9"))
     )
 
 
