@@ -7,7 +7,6 @@ import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -17,7 +16,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import SourceBuild
 from devkit.probe.dependencies.build_files import CMAKE, MESON, PYPROJECT, SCRIPT, SETUP_PY, SOURCES, read_source_build
 from devkit.probe.package_indexes import find_offline_setting
-from devkit.probe.wheel_files import find_modules
+from devkit.probe.wheel_files import find_modules, run_side_by_side
 
 DEADLINE_S = 12.0
 """For all of them together; those that have not answered by then are not read."""
@@ -41,12 +40,8 @@ def read_source_builds(sources: Mapping[str, str]) -> tuple[SourceBuild, ...]:
 
     Those that could not be read within the bounds are left out.
     """
-    pool = ThreadPoolExecutor(CONNECTIONS)
-    waiting = [pool.submit(_read, name, url) for name, url in sources.items()]
-    wait(waiting, timeout=DEADLINE_S)
-    pool.shutdown(wait=False, cancel_futures=True)
-    done = [future for future in waiting if future.done() and not future.cancelled()]
-    return tuple(future.result() for future in done if future.exception() is None)
+    tasks = {name: partial(_read, name, url) for name, url in sources.items()}
+    return tuple(run_side_by_side(tasks, DEADLINE_S, CONNECTIONS).values())
 
 
 @lru_cache

@@ -53,7 +53,7 @@ class WheelReader:
     @cached_property
     def modules(self) -> dict[str, frozenset[str]]:
         """The top modules of each package."""
-        return _run_all({name: wheel.read_modules for name, wheel in self._wheels.items()}, DEADLINE_S)
+        return run_side_by_side({name: wheel.read_modules for name, wheel in self._wheels.items()}, DEADLINE_S)
 
     def list_imports(self, names: Iterable[str]) -> dict[str, tuple[str, str, int]]:
         """List what packages import where `names` are imported: the modules of these names, and what those import at once.
@@ -76,7 +76,7 @@ class WheelReader:
                     wanted.setdefault(package, []).append(part)
             seen |= parts
             tasks = {package: partial(self._wheels[package].read_imports, each) for package, each in wanted.items()}
-            files = _run_all(tasks, ends_at - time.monotonic()).values()
+            files = run_side_by_side(tasks, ends_at - time.monotonic()).values()
             steps = sorted((name, path, line) for read in files for path, each in read.items() for name, line in each)
             for name, path, line in steps:
                 found.setdefault(top := name.partition(".")[0], (top, path, line))
@@ -88,8 +88,11 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-def _run_all(tasks: Mapping[_Key, Callable[[], _Value]], deadline_s: float) -> dict[_Key, _Value]:
-    pool = ThreadPoolExecutor(CONNECTIONS)
+def run_side_by_side(
+    tasks: Mapping[_Key, Callable[[], _Value]], deadline_s: float, connections: int = CONNECTIONS
+) -> dict[_Key, _Value]:
+    """Run tasks; what fails, or has no answer by the deadline, is left out."""
+    pool = ThreadPoolExecutor(connections)
     waiting = {key: pool.submit(task) for key, task in tasks.items()}
     wait(waiting.values(), timeout=max(deadline_s, 0))
     pool.shutdown(wait=False, cancel_futures=True)
