@@ -333,9 +333,9 @@ def add_certain(
 ) -> "tuple[DevkitProject, Plan, list[ImportedPackage]]":
     """Add what is sure of what programs import and no file names, as far as there is a plan with it, of the same day.
 
-    Sure are torchvision, torchaudio and its decoder, what the guide installs as well, and what the programs that it runs
-    import at once; then what the packages import that programs use. The guide may be older than the files beside it, or
-    newer than the code. Returns the project, its plan, and what packages need of that.
+    Sure are torchvision, torchaudio and its decoder, what the guide installs as well, what the programs that it runs import at
+    once, and what the packages import that programs use. The guide may be older than the files beside it, or newer than the
+    code. Returns the project, its plan, and what was added for the guide's programs and for packages.
     """
     from devkit.probe.project.reader import read_local_imports
 
@@ -347,7 +347,6 @@ def add_certain(
     sure = [each for each in known if each.name in ("torchvision", "torchaudio") or each.guide]
     is_without = satisfies(plan.resolved.get("torchaudio", "0"), ">=2.9")
     sure += [each for each in imports if _is_decoder(each) and is_without]
-    sure += [each for each in find_reached_packages(project, plan) if each.name not in [other.name for other in sure]]
     add = partial(_add_if_fits, request=request, no_resolve=no_resolve)
     project, plan = (
         add(project, plan, sure) or add(project, plan, [each for each in sure if not each.guide]) or (project, plan)
@@ -355,10 +354,13 @@ def add_certain(
     needs: list[ImportedPackage] = []
     for _ in range(MAX_ROUNDS):
         found = find_package_needs(project, plan)
-        added = add(project, plan, found)
+        # What does not fit with the rest may fit alone.
+        tries = [found, *([each] for each in found[: len(found) > 1 and MAX_ROUNDS])]
+        added = next(((*done, each) for each in tries if (done := add(project, plan, each))), None)
         if added is None:
             break
-        (project, plan), needs = added, needs + found
+        project, plan, brought = added
+        needs += brought
     return project, plan, needs
 
 
@@ -385,19 +387,20 @@ def _add_if_fits(
 
 
 def find_package_needs(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
-    """Find what the packages that programs use import at once, and no package of the plan provides, as far as its name is known.
+    """Find what the guide's programs import at once, and the packages that programs use, and nothing in the plan provides.
 
-    Where the guide installs a package of the same module, it is that one.
+    Only known names count. Where the guide installs a package with the same module, it is that one.
     """
     from devkit.facts.dependencies import ImportedPackage
     from devkit.probe.dependencies.imports import is_among
     from devkit.probe.project.reader import read_local_guide
 
-    found = plan.resolution
-    read = find_unprovided(project.root, project.dependencies, plan, found) if isinstance(found, Resolved) else None
+    if not isinstance(plan.resolution, Resolved):
+        return []
+    found = find_unprovided(project.root, project.dependencies, plan, plan.resolution)
     names = load_tables().imports.distributions(with_compiled=True)
     needs = [
-        ImportedPackage(each[0], names[each[0]], *each[1:]) for each in (read[1] if read else ()) if each[0] in names
+        ImportedPackage(module, names[module], path, line) for module, path, line in found.needed if module in names
     ]
     guide = read_local_guide(str(project.root), project.dependencies) if needs else ()
     return [
@@ -430,29 +433,6 @@ def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[Impor
         and not (each.name in resolved and satisfies(resolved[each.name], limits.get(each.name, "")))
         and (not _is_decoder(each) or satisfies(resolved.get("torchaudio", "0"), ">=2.9"))
     )
-
-
-def find_reached_packages(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
-    """Find what the programs that the guide runs import at once, with the project's own modules, and the image would lack."""
-    from devkit.facts.dependencies import ImportedPackage
-    from devkit.probe.dependencies.imports import is_among, read_programs
-    from devkit.probe.host import LocalHost
-    from devkit.probe.project.files import ProjectFiles
-    from devkit.verify.plan_proof import list_reached_imports
-    from devkit.verify.project_stages import find_programs
-
-    root, found = project.root, dict[str, ImportedPackage]()
-    names = load_tables().imports.distributions()
-    dependencies = project.dependencies
-    present = [*plan.resolved, *(need.name for need in dependencies.needs), *(each.name for each in dependencies.conda)]
-    for _, program in find_programs(root) if isinstance(plan.resolution, Resolved) else ():
-        for module, path, line in list_reached_imports(root, program):
-            name = names.get(module, "")
-            if name and not is_among(name, present):
-                found.setdefault(name, ImportedPackage(module, name, path, line))
-    programs = read_programs(ProjectFiles(LocalHost(), str(root)), is_library=False) if found else ()
-    own = {part for path, _ in programs for part in path.removesuffix(".py").split("/")}
-    return [each for each in found.values() if each.module not in own]
 
 
 def find_guide_packages(project: "DevkitProject", plan: "Plan") -> "tuple[PackageRequirement, ...]":

@@ -3,7 +3,7 @@
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import TORCH_FAMILY, Resolved
@@ -58,14 +58,13 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
     from devkit.probe.host import LocalHost
     from devkit.probe.project.files import ProjectFiles
 
-    read = find_unprovided(root, dependencies, plan, found)
-    if read is None:
+    own, needed, unread = find_unprovided(root, dependencies, plan, found)
+    if {*unread} >= {name for name, _ in found.packages} - {*TORCH_FAMILY} != set():
         return ["imports not checked: the index does not list the contents of wheels"]
-    own, of_packages, unread = read
     programs = list(read_programs(ProjectFiles(LocalHost(), str(root)), is_library=True))
     if not programs:
         return []
-    first = {each[0]: each for each in reversed((*own, *of_packages))}
+    first = {each[0]: each for each in reversed((*own, *needed))}
     missing = [f"{name} ({path}:{line})" for name, path, line in reversed(first.values())]
     doubt = f", {len(unread)} packages not read" if unread else ""
     if unparsed := [path for path, text in programs if parse_program(text) is None]:
@@ -79,13 +78,19 @@ _Missing = tuple[str, str, int]
 """A module with the file and line of its import."""
 
 
-def find_unprovided(
-    root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved
-) -> tuple[list[_Missing], list[_Missing], list[str]] | None:
-    """Find what no resolved wheel provides of the imports of a project, and of those of the packages that it imports.
+class Unprovided(NamedTuple):
+    """Imports without a package: `own` of the project, and those `needed` by the guide's programs and by packages.
 
-    Returns: both, and the packages that were not read; None where none was.
+    `unread` are packages whose modules are not known.
     """
+
+    own: list[_Missing]
+    needed: list[_Missing]
+    unread: list[str]
+
+
+def find_unprovided(root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved) -> Unprovided:
+    """Find what no resolved wheel provides of the imports of a project, and of those of the packages that it imports."""
     from devkit.probe.dependencies.imports import find_unprovided_imports, list_dotted_imports, read_programs
     from devkit.probe.host import LocalHost
     from devkit.probe.project.files import ProjectFiles
@@ -97,8 +102,6 @@ def find_unprovided(
     reader = WheelReader(dict(found.wheels))
     modules = reader.modules | {each.package: each.provides for each in found.builds if each.provides}
     unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
-    if unread and not modules:
-        return None
     unread += [need.name for need in dependencies.needs if need.url] + [each.name for each in dependencies.conda]
     # What cannot be read may bring the module of its name, and those that the tables know.
     of_torch = [name for name in TORCH_FAMILY if name in plan.resolved]
@@ -114,4 +117,6 @@ def find_unprovided(
     names |= {name for name, _, _ in reached}
     imported = reader.list_imports(name for name in names if name.partition(".")[0] in provided)
     present = provided | sys.stdlib_module_names
-    return own, [each for name, each in imported.items() if name not in present], unread
+    tops = {name.partition(".")[0] for name, _, _ in reached}
+    needed = [each for each in own if each[0] in tops]
+    return Unprovided(own, [*needed, *(each for name, each in imported.items() if name not in present)], unread)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from devkit.cli.init import add_imports, find_missing_imports, find_reached_packages, offer_unknown
+from devkit.cli.init import add_imports, find_missing_imports, find_package_needs, offer_unknown
 from devkit.facts.dependencies import ImportedPackage, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.uv_resolver import find_uv
@@ -525,9 +525,9 @@ def test_what_the_guides_programs_import_at_once_is_sure(tmp_path, readme):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     project = open_project(tmp_path, ProjectSettings(), PathOptions())
-    found = find_reached_packages(project, replace(GPU_PLAN, resolution=Resolved((("rich", "14.0"),))))
+    found = find_package_needs(project, replace(GPU_PLAN, resolution=Resolved((("rich", "14.0"),))))
     assert [each.name for each in found] == ["datasets", "pandas"]
-    assert find_reached_packages(project, replace(GPU_PLAN, resolution=Unknown("not asked"))) == []
+    assert find_package_needs(project, replace(GPU_PLAN, resolution=Unknown("not asked"))) == []
 
 
 def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):
