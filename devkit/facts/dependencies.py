@@ -227,21 +227,12 @@ NOTHING_CHOSEN = DependencyChoice()
 
 @dataclass(frozen=True)
 class SystemPackage(Located):
-    """A Debian package that a file of the project installs with apt: a Dockerfile, a CI workflow or a guide."""
+    """A Debian package that a file of the project installs with apt: a Dockerfile, a CI workflow or a guide. Or a program."""
 
     name: str
     path: str
     line: int
     is_from_ci: bool = False
-
-
-@dataclass(frozen=True)
-class StartedProgram(Located):
-    """A program that the project's code starts, with the file and line of the first call."""
-
-    name: str
-    path: str
-    line: int
 
 
 @dataclass(frozen=True)
@@ -331,7 +322,7 @@ class Dependencies:
     """The folders of its git submodules."""
     missing_submodules: tuple[str, ...] = ()
     """Those of them that are not fetched here."""
-    programs: tuple[StartedProgram, ...] = ()
+    programs: tuple[SystemPackage, ...] = ()
     """What its code starts besides Python."""
     uses_lfs: bool = False
     """Whether Git LFS holds some of its files."""

@@ -71,7 +71,7 @@ class WheelReader:
             # An import of a.b runs a first.
             parts = {part for name in names for part in accumulate(name.split("."), "{}.{}".format)} - seen
             wanted: dict[str, list[str]] = {}
-            for part in sorted(parts)[: MAX_MODULES - len(seen)]:
+            for part in sorted(parts)[: max(0, MAX_MODULES - len(seen))]:
                 for package in homes.get(part.partition(".")[0], ()):
                     wanted.setdefault(package, []).append(part)
             seen |= parts
@@ -126,11 +126,9 @@ class _Wheel:
         known = self._known["imports"]
         if lacking := [name for name in names if name not in known]:
             files = {_INSTALLED.sub("", each.filename): each for each in self._archive.infolist()}
-            bases = ((name, name.replace(".", "/")) for name in lacking)
-            paths = {
-                name: next((each for each in (f"{base}/__init__.py", f"{base}.py") if each in files), "")
-                for name, base in bases
-            }
+            ends = ("/__init__.py", ".py")
+            stems = ((name, name.replace(".", "/")) for name in lacking)
+            paths = {name: next((stem + end for end in ends if stem + end in files), "") for name, stem in stems}
             # Neighbors come with one request.
             for name, path in sorted(paths.items(), key=lambda each: files[each[1]].header_offset if each[1] else 0):
                 source = self._archive.open(files[path]).read(_MAX_SOURCE_BYTES) if path else b""

@@ -149,7 +149,8 @@ def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator
 def strip_line_numbers(plan: Plan, dependencies: Dependencies) -> Plan:
     """Strip line numbers of the project's files from a plan that is stored: every edit above them moves the lines."""
     packages = (*dependencies.needs, *dependencies.python, *dependencies.stated)
-    paths = {each.origin: each.path for each in packages} | {each.origin: each.path for each in dependencies.system}
+    others = (*dependencies.system, *dependencies.programs)
+    paths = {each.origin: each.path for each in packages} | {each.origin: each.path for each in others}
     if not paths:
         return plan
     origins = re.compile(rf"(?:{'|'.join(map(re.escape, paths))})(?!\d)")

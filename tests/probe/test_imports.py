@@ -13,7 +13,6 @@ from devkit.facts.dependencies import (
     ImportedPackage,
     PackageRequirement,
     RequirementRole,
-    StartedProgram,
     SystemPackage,
 )
 from devkit.probe.dependencies.imports import MAX_FILES, find_imported_packages
@@ -303,7 +302,7 @@ def test_tells_file_and_line_and_each_name_once(tmp_path):
 def test_finds_the_programs_that_code_starts(tmp_path, call, names):
     (tmp_path / "train.py").write_text(f"import os\n{call}\n")
     found = read_dependencies(LocalHost(), project=str(tmp_path)).programs
-    assert found == tuple(StartedProgram(name, "train.py", 2) for name in names.split())
+    assert found == tuple(SystemPackage(name, "train.py", 2) for name in names.split())
 
 
 def test_they_and_the_projects_name_are_among_its_dependencies(tmp_path):

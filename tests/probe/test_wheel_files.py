@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from devkit.probe import wheel_files
 from devkit.probe.dependencies.imports import find_unprovided_imports
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import ProjectFiles
@@ -126,6 +127,10 @@ def test_what_packages_import_is_followed_from_what_a_project_imports(tmp_path, 
     followed = WheelReader({"a": url}).list_imports(["flat"])
     assert followed["chain_1"] == ("chain_1", "flat.py", 2) and followed["board"][1] == "net/log/__init__.py"
     assert f"chain_{MAX_STEPS}" in followed and f"chain_{MAX_STEPS + 1}" not in followed
+    monkeypatch.setattr(wheel_files, "MAX_MODULES", 1)
+    assert WheelReader({"a": url}).list_imports(["chain_1"]).keys() == {"chain_2"}
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     # What was read is not read again.
     (tmp_path / "a.whl").unlink()
     assert WheelReader({"a": url}).list_imports(["net.log.Writer", "other"]) == found

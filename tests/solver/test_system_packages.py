@@ -14,7 +14,6 @@ from devkit.facts.dependencies import (
     RequirementRole,
     Resolved,
     SourceBuild,
-    StartedProgram,
     SystemPackage,
 )
 from devkit.solver.plan import CompiledPackage, CompileMode
@@ -119,7 +118,7 @@ def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
 
 def test_what_the_code_starts_is_there_and_what_nobody_knows_is_named():
     names = ("ffprobe", "nvidia-smi", "odd-tool", "unzip")
-    found = plan(programs=tuple(StartedProgram(name, "run.py", 3) for name in names))
+    found = plan(programs=tuple(SystemPackage(name, "run.py", 3) for name in names))
     assert listed(found) == {"ffmpeg": "run.py:3 runs ffprobe", "unzip": "run.py:3 runs unzip"}
     assert [each for each in found.warnings if "the code runs" in each] == [
         "not in the image, although the code runs it: odd-tool (run.py:3); --apt NAME adds a package"
@@ -128,8 +127,9 @@ def test_what_the_code_starts_is_there_and_what_nobody_knows_is_named():
 
 def test_a_stored_plan_has_no_line_numbers():
     found = replace(NO_DEPENDENCIES, system=(SystemPackage("sox", "README.md", 3),))
-    stored = strip_line_numbers(plan(system=found.system), found)
-    assert listed(stored) == {"sox": "README.md installs it"}
+    found = replace(found, programs=(SystemPackage("unzip", "run.py", 3),))
+    stored = strip_line_numbers(plan(system=found.system, programs=found.programs), found)
+    assert listed(stored) == {"sox": "README.md installs it", "unzip": "run.py runs unzip"}
 
 
 @pytest.mark.parametrize("name", ["FFmpeg", "x", "libsox dev", "$(id)", "a;b", "-y", "ffmpeg=7"])

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from devkit.facts.dependencies import StartedProgram, SystemPackage
+from devkit.facts.dependencies import SystemPackage
 from devkit.formats.shell import ShellCommand
 from devkit.probe.dependencies.imports import parse_program, read_programs
 from devkit.probe.dependencies.steps import list_guides, list_steps, read_commands
@@ -59,15 +59,15 @@ def find_system_packages(files: ProjectFiles, beside: Iterable[str] = ()) -> tup
     return tuple(found.values())
 
 
-def find_started_programs(files: ProjectFiles) -> tuple[StartedProgram, ...]:
+def find_started_programs(files: ProjectFiles) -> tuple[SystemPackage, ...]:
     """Find the programs that the project's code starts by a name that it spells out, each at its first call."""
-    found: dict[str, StartedProgram] = {}
+    found: dict[str, SystemPackage] = {}
     for path, text in read_programs(files, is_library=False):
         tree = parse_program(text) if _CALL.search(text) else None
         for node in ast.walk(tree) if tree else ():
             if isinstance(node, ast.Call) and node.args and _CALL.fullmatch(ast.unparse(node.func)):
                 for name in _list_started(node.args[0]):
-                    found.setdefault(name, StartedProgram(name, path, node.lineno))
+                    found.setdefault(name, SystemPackage(name, path, node.lineno))
     return tuple(found.values())
 
 
