@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from devkit.cli.init import add_imports, find_missing_imports, find_package_needs, offer_unknown
+from devkit.cli.proof import find_unprovided
 from devkit.facts.dependencies import ImportedPackage, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.uv_resolver import find_uv
@@ -145,6 +146,15 @@ def test_an_environment_of_the_guide_is_not_given_up_for_one_of_its_lines(projec
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("resolved, but 1 requirement cannot be met as written: huggingface-hub")
     assert "transformers==4.44.2" in (project / ".devcontainer/constraints.txt").read_text()
+
+
+@pytest.mark.parametrize(("release", "decoder"), [("2.8.0", []), ("2.11.0", ["torchcodec"])])
+def test_torchaudio_gets_its_decoder_beside_a_release_that_takes_it(project, index, release, decoder):
+    (project / "run.py").write_text("import torchaudio\ntorchaudio.load('a')\n")
+    done = run_with_index(project, "init", ".", *ADA, "--pin", f"torchaudio=={release}", "--yes", index=index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    packages = tomllib.loads((project / "devkit.toml").read_text())["project"]["packages"]
+    assert packages == ["torchaudio", *decoder]
 
 
 def test_what_packages_import_and_do_not_require_is_installed_too(tmp_path, project, index):
@@ -528,6 +538,10 @@ def test_what_the_guides_programs_import_at_once_is_sure(tmp_path, readme):
     found = find_package_needs(project, replace(GPU_PLAN, resolution=Resolved((("rich", "14.0"),))))
     assert [each.name for each in found] == ["datasets", "pandas"]
     assert find_package_needs(project, replace(GPU_PLAN, resolution=Unknown("not asked"))) == []
+    # A package that was not read is taken to have the module of its name, in whatever case.
+    resolved = Resolved((("datasets", "4.0"), ("nobody-knows", "1.0"), ("pandas", "2.3.0"), ("rich", "14.0")))
+    (tmp_path / "experiments/fetch.py").write_text("import datasets\nimport Nobody_Knows\nimport pandas\n")
+    assert find_unprovided(tmp_path, project.dependencies, GPU_PLAN, resolved).needed == []
 
 
 def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):
