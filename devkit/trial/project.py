@@ -27,13 +27,12 @@ MAX_REHEARSED = 8
 """Services of a project that start together. Those that ask for a GPU come first."""
 MAX_CONTAINERS = 4
 """Of each kind; more would take longer than a doctor may. Those that ask for a GPU come first."""
-_LEFT_OUT = re.compile(
-    r"image|build|platform|command|entrypoint|user|group_add|working_dir|healthcheck|environment|env_file|stdin_open|tty"
-    r"|read_only|post_start|pre_st\w+|volumes.*|secrets|configs|container_name|networks|mac_address|ports|depends_on"
-    r"|.*links|.*labels?|annotations|scale|develop|provider|models|use_api_socket|credential_spec|pull_.*|privileged"
-    r"|network_mode|ipc|pid|uts"
+_KEPT = re.compile(
+    r"runtime|gpus|devices|device_cgroup_rules|cpu.*|mem.*|shm_size|pids_limit|ulimits|cap_.*|cgroup.*|storage_opt|sysctls"
+    r"|tmpfs|init|deploy|userns_mode|oom_.*|blkio_config|attach|dns.*|domainname|driver_opts|expose|extra_hosts|hostname"
+    r"|isolation|logging|restart|security_opt|stop_.*"
 )
-"""What a service says of its image, its network, its neighbors and Compose itself. The engine judges all else.
+"""What a service asks of the machine and the engine. All else is of its image, its network, its neighbors or Compose itself.
 
 A stranger may have written it. So it names no logging driver that connects to a host, no program as a runtime, which the
 engine would run as root, no profile, which the client would read, and no label of SELinux, which would go onto files of
@@ -201,7 +200,7 @@ def _isolate(network: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str,
 
 
 def _keep(service: Mapping[str, Any], config: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    kept = {key: value for key, value in service.items() if not _LEFT_OUT.fullmatch(key) and value}
+    kept = {key: value for key, value in service.items() if _KEPT.fullmatch(key) and value}
     kept |= {key: "host" for key in _NAMESPACES if service.get(key) == "host"}
     kept["security_opt"] = [each for each in get_texts(service, "security_opt") if _OF_MACHINE.fullmatch(each)]
     is_unsafe = {

@@ -676,9 +676,13 @@ def test_what_a_stranger_could_run_read_or_change_by_a_trial_is_left_out(tmp_pat
         "security_opt": ["seccomp=/dev/zero"],
         "restart": "unless-stopped",
         "volumes": [bind],
+        "post_start": [{"command": ["x"], "privileged": True}],
+        "provider": {"type": "/work/project/program"},
+        "key_of_a_later_compose": "x",
     }
     found = rehearse({"services": {"a": service}})[0]["services"]["a"]
-    assert not found.keys() & {"runtime", "logging", "security_opt", "restart"}
+    left_out = {"runtime", "logging", "security_opt", "restart", "post_start", "provider", "key_of_a_later_compose"}
+    assert not found.keys() & left_out
     assert found["volumes"] == [
         {"type": "bind", "source": "/home", "target": "/h", "read_only": True, "bind": {"create_host_path": False}}
     ]

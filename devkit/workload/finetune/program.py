@@ -108,7 +108,7 @@ class _RecordedRun:
     ) -> None:
         self._settings = settings
         self._ranks = ranks
-        self._listeners = (*listeners, LivePage(settings.output))
+        self._listeners: tuple[Listener, ...] = (*listeners, LivePage(settings.output))
         self._trackers = trackers
         self._record = RunRecord(settings, gpu=read_gpu_name(ranks.device), world_size=ranks.world_size)
 
