@@ -59,7 +59,8 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
     from devkit.probe.project.files import ProjectFiles
 
     own, needed, unread = find_unprovided(root, dependencies, plan, found)
-    if {*unread} >= {name for name, _ in found.packages} - {*TORCH_FAMILY} != set():
+    names = {name for name, _ in found.packages} - {*TORCH_FAMILY}
+    if names and names <= {*unread}:
         return ["imports not checked: the index does not list the contents of wheels"]
     programs = list(read_programs(ProjectFiles(LocalHost(), str(root)), is_library=True))
     if not programs:
