@@ -43,7 +43,7 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
 @click.command(
     cls=Command,
     removed={
-        "--plot": "Add --report-to NAME; metrics.jsonl has the numbers.",
+        "--plot": "Open run.html in the folder of the run; metrics.jsonl has the numbers.",
         "--tensorboard": "Add --report-to tensorboard, which writes into the folder runs of --output.",
     },
     renamed={
