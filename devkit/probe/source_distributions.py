@@ -16,7 +16,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import SourceBuild
 from devkit.probe.dependencies.build_files import CMAKE, MESON, PYPROJECT, SCRIPT, SETUP_PY, SOURCES, read_source_build
 from devkit.probe.package_indexes import find_offline_setting
-from devkit.probe.wheel_files import find_modules, run_side_by_side
+from devkit.probe.wheel_files import run_side_by_side
 
 DEADLINE_S = 12.0
 """For all of them together; those that have not answered by then are not read."""
@@ -62,7 +62,7 @@ def _read(package: str, url: str) -> SourceBuild:
     known = load_tables().system_packages
     build = read_source_build(package, files, paths, programs=known.programs(), headers=known.libraries())
     listed = next((text for path, text in files.items() if path.endswith(_TOP_MODULES)), "").split()
-    return replace(build, provides=frozenset(listed) or find_modules(path.removeprefix("src/") for path in paths))
+    return replace(build, provides=frozenset(listed))
 
 
 def _is_build_file(path: str) -> bool:

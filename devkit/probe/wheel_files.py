@@ -41,6 +41,8 @@ _AHEAD_BYTES = 1 << 18
 """Bytes of one request at least: a file is read in small pieces."""
 _INSTALLED = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")
 """Files below it are installed beside the others."""
+_VENDORED = re.compile(r"(?:.*/)?_?(?:vendor(?:ed)?|third_?party|extern(?:al)?)/([^/.]+)")
+"""A module that a wheel has for itself, in a folder that its code adds to the path."""
 _BINARY = re.compile(r"\.(?:cpython|cp|abi3|pypy)[\w.-]*\.so|\.so|\.pyd")
 
 
@@ -126,13 +128,15 @@ class _Wheel:
         known = self._known["imports"]
         if lacking := [name for name in names if name not in known]:
             files = {_INSTALLED.sub("", each.filename): each for each in self._archive.infolist()}
+            vendored = {found[1] for found in map(_VENDORED.match, files) if found}
             ends = ("/__init__.py", ".py")
             stems = ((name, name.replace(".", "/")) for name in lacking)
             paths = {name: next((stem + end for end in ends if stem + end in files), "") for name, stem in stems}
             # Neighbors come with one request.
             for name, path in sorted(paths.items(), key=lambda each: files[each[1]].header_offset if each[1] else 0):
                 source = self._archive.open(files[path]).read(_MAX_SOURCE_BYTES) if path else b""
-                known[name] = path, [*list_dotted_imports(source.decode(errors="replace"), path.split("/")[:-1])]
+                imports = list_dotted_imports(source.decode(errors="replace"), path.split("/")[:-1])
+                known[name] = path, [each for each in imports if each[0].partition(".")[0] not in vendored]
             self._keep()
         return {known[name][0]: known[name][1] for name in names if known[name][0]}
 

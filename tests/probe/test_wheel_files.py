@@ -108,7 +108,8 @@ def test_what_packages_import_is_followed_from_what_a_project_imports(tmp_path, 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     files = {
         "net/__init__.py": "",
-        "net/log/__init__.py": "import board\nfrom .writer import Writer\nfrom net.hub import load\n",
+        "net/log/__init__.py": "import board\nfrom .writer import Writer\nfrom net.hub import load\nimport kept\n",
+        "net/_vendor/kept/__init__.py": "",
         "net/log/writer.py": "try:\n    import wheelless\nexcept ImportError:\n    wheelless = None\ndef f():\n    import late\n",
         "net/hub.py": "try:\n    import asked\nexcept ImportError as error:\n    raise ImportError('pip install asked') from error\n",
         "net/unused.py": "import never\n",
