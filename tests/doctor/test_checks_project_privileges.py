@@ -1,5 +1,7 @@
 """Checks of secrets, mounts and powers in the project's files."""
 
+from dataclasses import replace
+
 import pytest
 
 from devkit.facts.project import FileState
@@ -83,7 +85,6 @@ CASES = [
     ("PRJ017", ignored(), "passed", "a file of tokens in no repository"),
     ("PRJ017", ignored("*.pyc"), "warning: .env:1", "a file of tokens that the repository takes"),
     ("PRJ017", ignored(".env"), "passed", "a file of tokens that is kept out"),
-    ("PRJ018", mounted(ALL_OF_CACHE), "warning", "the whole folder of the host"),
     ("PRJ018", mounted(CACHE_VOLUME), "note", "a volume at the whole folder"),
     ("PRJ018", mounted(CACHE_ALONE), "passed", "only the cache"),
     ("PRJ018", mounted(AT_HF_HOME, HF_HOME="/opt/hf"), "note", "at HF_HOME"),
@@ -134,6 +135,13 @@ CASES = [
 @pytest.mark.parametrize("code", list_codes(CASES))
 def test_the_verdict_on_each_project(tmp_path, code):
     assert list_wrong_projects(tmp_path, code, CASES) == []
+
+
+@pytest.mark.parametrize(("token_from", "verdict"), [("file", "warning"), ("", "passed")])
+def test_the_hosts_cache_is_reported_where_it_has_a_token(tmp_path, token_from, verdict):
+    facts = on(tmp_path, mounted(ALL_OF_CACHE))
+    facts = replace(facts, hub=replace(facts.hub, token_from=token_from))
+    assert list(judge("PRJ018", facts, verdict)) == []
 
 
 @pytest.mark.parametrize("text", ["name = 1\n[policy\n", "name = 'x'\n[policy]\n"])

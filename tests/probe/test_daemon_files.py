@@ -110,6 +110,21 @@ def test_the_flags_of_the_unit_stand_beside_the_file(tmp_path):
         pytest.param(
             {"/proc/9/comm": "dockerd\n", "/proc/9/cmdline": "dockerd\0--debug\0"}, ("--debug",), id="of the process"
         ),
+        pytest.param(
+            {UNIT: STARTED, "/proc/9/comm": "dockerd\n", "/proc/9/cmdline": "dockerd\0--debug\0"},
+            ("--debug",),
+            id="of the process where no systemd starts it",
+        ),
+        pytest.param(
+            {
+                UNIT: STARTED,
+                "/run/systemd/system/x": "",
+                "/proc/9/comm": "dockerd\n",
+                "/proc/9/cmdline": "dockerd\0-D\0",
+            },
+            ("-H", "fd://", "--containerd=/run/containerd/containerd.sock"),
+            id="of the unit where systemd runs",
+        ),
         pytest.param({}, (), id="none"),
     ],
 )

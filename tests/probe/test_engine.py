@@ -507,6 +507,11 @@ def test_a_context_that_does_not_exist_is_a_problem(tmp_path):
     assert chosen.problem == "no Docker context is named 'gone'"
 
 
+def test_a_context_for_another_kind_of_engine_is_a_problem(tmp_path):
+    chosen = resolve_endpoint(machine(tmp_path, 'DOCKER_CONTEXT = "cloud"', context("cloud", "")))
+    assert chosen.problem == "the context 'cloud' has no Docker endpoint"
+
+
 @pytest.mark.parametrize(
     ("env", "folder"),
     [

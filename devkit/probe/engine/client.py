@@ -92,7 +92,8 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
     meta = _read_object(host, f"{find_docker_config(host)}/contexts/meta/{folder}/meta.json")
     url = get_text(get_object(meta, "Endpoints", "docker"), "Host")
     if not url:
-        return ChosenEndpoint(Endpoint("", chosen_by), problem=f"no Docker context is named {name!r}")
+        says = f"the context {name!r} has no Docker endpoint" if meta else f"no Docker context is named {name!r}"
+        return ChosenEndpoint(Endpoint("", chosen_by), problem=says)
     tls = f"{find_docker_config(host)}/contexts/tls/{folder}/docker"
     return ChosenEndpoint(Endpoint(_PASSWORD.sub(r"\1@", url), chosen_by), tls if host.list(tls) else None)
 

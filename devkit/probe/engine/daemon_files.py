@@ -132,6 +132,8 @@ _UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd
 
 
 _PID_FILE = "/run/docker.pid"
+_BOOTED = "/run/systemd/system"
+"""A folder that is there where systemd runs. Source: sd_booted(3)."""
 
 
 def find_daemon_pid(host: Host, listener: int | None = None) -> str | None:
@@ -158,10 +160,14 @@ def read_daemon_environment(host: Host, pid: str | None) -> dict[str, str]:
 
 
 def read_daemon_flags(host: Host) -> tuple[str, ...]:
-    """Read the flags of the system's dockerd: of its systemd unit and what overrides it, else of the running process."""
+    """Read the flags of the system's dockerd: of its systemd unit and what overrides it, else of the running process.
+
+    A unit counts only where systemd runs, or no process does.
+    """
     words = _split_command(next(reversed(tuple(_list_start_commands(host))), ""))
-    if not words:
-        words = (host.read(f"/proc/{find_daemon_pid(host)}/cmdline") or "").rstrip("\0").split("\0")
+    if not words or host.stat(_BOOTED) is None:
+        running = (host.read(f"/proc/{find_daemon_pid(host)}/cmdline") or "").rstrip("\0")
+        words = running.split("\0") if running or not words else words
     return tuple(word for word in words[1:] if "$" not in word)
 
 

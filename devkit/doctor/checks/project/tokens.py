@@ -8,6 +8,7 @@ from devkit.doctor.model import check
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts
 from devkit.facts.project import Origin, Setting, Variable
+from devkit.facts.runs import Hub
 
 _OF_BUILD = ("ARG", "ENV", "build argument")
 
@@ -63,7 +64,9 @@ def shared_cache_holds_no_token(facts: Facts) -> Iterator[Problem]:
             target = mount.target.rstrip("/")
             holds_home = target.endswith("/.cache/huggingface") or (home and target == home.rstrip("/"))
             token_is_elsewhere = bool(token_path) and not token_path.startswith(f"{target}/")
-            if not holds_home or token_is_elsewhere or has_own_cache:
+            is_hosts = mount.kind == "bind" and facts.container is None
+            has_none = is_hosts and isinstance(facts.hub, Hub) and not facts.hub.token_from
+            if not holds_home or token_is_elsewhere or has_own_cache or has_none:
                 continue
             place = Setting("mount", f"{mount.source}:{mount.target}", mount.path, mount.line)
             yield problem("hosts-token" if mount.kind == "bind" else "shared-volume", found_at=place, target=target)
