@@ -396,7 +396,7 @@ def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
             # An engine that is not there starts nothing, whatever they say.
             return run.ask(client.command[0], "--host", "unix:///dev/null", "run", "--help", *words)
         named = ("--name", "-".join((name, *without)), "--label", f"{LABEL}={run.owner}")
-        return run.ask(*client.command, "create", *words, "--pull=never", _SHELL, *named, made)
+        return run.ask(*client.command, "create", "--pull=never", _SHELL, *named, *words, made)
 
     parsed = {place: words for place, (_, words) in enumerate(request.options)}
     created = request.list_created(run.project)

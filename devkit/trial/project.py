@@ -324,7 +324,7 @@ class Request:
             if found := _PROJECT_FILE.fullmatch(" ".join(words)):
                 able[place] = _mount(posixpath.join(folder, found[1]), f"/run/devkit/{posixpath.basename(found[1])}")
             elif not _NOT_CREATED.fullmatch(words[0].partition("=")[0]) or _BIND.fullmatch(words[-1]):
-                able[place] = words
+                able[place] = _join(words)
         return able
 
 
@@ -371,12 +371,17 @@ def _write(node: DocumentNode) -> str:
 def list_run_arguments(facts: Facts, requests: Iterable[Request], folder: str) -> Iterator[tuple[str, ...]]:
     """Yield the arguments with which each dev container is started: what it asks of the machine, and its workspace."""
     for each in requests:
-        own = [words for key, words in each.options if key == "runArgs" and _is_of_machine(words)]
+        own = [_join(words) for key, words in each.options if key == "runArgs" and _is_of_machine(words)]
         given = [word for words in own for word in words]
         if folder and facts.container is None and all(key != "workspaceMount" for key, _ in each.options):
             given.append("=".join(_mount(folder, "/run/devkit/workspace")))
         if given:
             yield tuple(given)
+
+
+def _join(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return an option and its value as one word, so that a stranger's value is never the image; no other word counts."""
+    return ("=".join(words),) if words[0].startswith("-") else ()
 
 
 def _is_of_machine(words: Sequence[str]) -> bool:

@@ -324,7 +324,7 @@ def test_the_hosts_network_is_kept_and_no_port_is_published(engine, tmp_path):
     attempt(changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev=json.dumps(keys)))}))
     # Beside it, the client parses all that the container says.
     own = next(call for call in runs(engine) if "--sysctl" in call and "--help" not in call).split()
-    assert ("host" in own, {"--network=none", "80:80", "--ipc=shareable"} & set(own)) == (True, set())
+    assert ("--network=host" in own, {"--network=none", "-p=80:80", "--ipc=shareable"} & set(own)) == (True, set())
 
 
 @pytest.mark.parametrize("program", ["docker-compose", "podman-compose"])
@@ -742,8 +742,18 @@ def test_a_dev_container_is_created_with_all_that_its_file_says_and_names_the_li
     (own,) = (each for each in found if each.arguments[:1] == ("create",))
     assert own.settings == ("capAdd in .devcontainer/devcontainer.json:5",)
     created = next(call for call in engine.calls() if " create " in call)
-    options = f"--publish 80 --mount source={tmp_path},target=/w,type=bind --cap-add GPU --init --pull=never"
-    assert f" create {options} --entrypoint=/bin/sh --name {PREFIX}-" in created
+    assert f" create --pull=never --entrypoint=/bin/sh --name {PREFIX}-" in created
+    assert f" --publish=80 --mount=source={tmp_path},target=/w,type=bind --cap-add=GPU --init devkit-trial:" in created
+
+
+@pytest.mark.parametrize("arguments", [["evil.example/x"], ["--init", "evil.example/x"], ["--privileged", "x", "sh"]])
+def test_no_word_of_a_stranger_is_the_image_or_the_command_of_a_container(engine, tmp_path, arguments):
+    keys = {"image": "own", "runArgs": ["--cpus", "2", *arguments]}
+    engine()
+    attempt(changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev=json.dumps(keys)))}))
+    started = [call.split() for call in engine.calls() if re.search(r" (?:run|create) ", call) and "--help" not in call]
+    assert any("--cpus=2" in words for words in started)
+    assert not [words for words in started if {"evil.example/x", "x", "sh"} & {*words}]
 
 
 def test_a_setting_without_which_a_service_starts_is_found_with_its_line(engine, tmp_path):
@@ -781,4 +791,4 @@ def test_a_dev_container_is_tried_with_its_arguments_for_the_machine(engine, tmp
         for each in attempt(changed(without_gpu(), {"project": project})).tried
         if each.way is Way.PROJECT
     ]
-    assert ("run", "--runtime", "nvidia-legacy", "--gpus all") in own
+    assert ("run", "--runtime=nvidia-legacy", "--gpus all") in own
