@@ -372,7 +372,7 @@ def _is_decoder(package: "ImportedPackage") -> bool:
 def _add_if_fits(
     project: "DevkitProject", plan: "Plan", found: "list[ImportedPackage]", *, request: "Request", no_resolve: bool
 ) -> "tuple[DevkitProject, Plan] | None":
-    """Return the project with these packages and its plan, None where that adds nothing or there is no plan of the same day."""
+    """Return the project with these packages, and its plan; None if it has them already, or no plan of the same day does."""
     from devkit.solver.plan import Conflict
 
     more = project.with_packages(map(_format_requirement, found))

@@ -65,8 +65,10 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
     programs = list(read_programs(ProjectFiles(LocalHost(), str(root)), is_library=True))
     if not programs:
         return []
-    first = {each[0]: each for each in reversed((*own, *needed))}
-    missing = [f"{name} ({path}:{line})" for name, path, line in reversed(first.values())]
+    first: dict[str, _Missing] = {}
+    for each in (*needed, *own):
+        first.setdefault(each[0], each)
+    missing = [f"{name} ({path}:{line})" for name, path, line in first.values()]
     doubt = f", {len(unread)} packages not read" if unread else ""
     if unparsed := [path for path, text in programs if parse_program(text) is None]:
         doubt += f", Python {'.'.join(map(str, sys.version_info[:2]))} cannot parse {join_some(unparsed)}"

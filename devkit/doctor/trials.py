@@ -119,7 +119,8 @@ def describe_trials(facts: Facts) -> str:
     # Who may not write is started, too.
     fine = [each for each in tried if not find_fault(each, facts)]
     tried = tuple(each for each in tried if not find_fault(each, facts).startswith("writes-"))
-    ways = _describe_ways([each for each in fine if each.is_for_gpu] or fine)
+    started = [each for each in fine if each.arguments[:1] != ("create",)]
+    ways = _describe_ways([each for each in fine if each.is_for_gpu] or started)
     failed = _describe_ways([each for each in tried if each not in fine])
     said = [f"start{_count_gpus(fine)}: {ways}"] if ways else []
     return "; ".join([*said, *([f"do not: {failed}"] if failed else [])])
@@ -130,7 +131,8 @@ def describe_outcome(facts: Facts) -> str:
     fine = [each for each in list_trials(facts) if not find_fault(each, facts)]
     if not is_tried(facts):
         if isinstance(facts.trials, Trials) and facts.trials.pending:
-            return f"settings look right; not tried: {join_words(facts.trials.pending)}"
+            pending = join_words((*facts.trials.pending, "what the project runs"))
+            return f"settings look right; not tried: {pending}"
         return "settings look right, but " + (
             describe_trials(facts) if not fine else "no container was tried with a GPU"
         )

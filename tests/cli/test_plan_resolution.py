@@ -161,10 +161,16 @@ def test_what_packages_import_and_do_not_require_is_installed_too(tmp_path, proj
     files = {"tracker/__init__.py": "", "tracker/board.py": "import transformers\nimport nobody_knows\n"}
     make_index(tmp_path / "simple", [make_wheel(tmp_path / "wheels", "tracker", "1.0", files=files)])
     requirements(project, "torch\ntracker\n")
-    (project / "run.py").write_text("from tracker.board import Writer\n")
+    (project / "run.py").write_text("from tracker.board import Writer\nimport first_stop\n")
+    (project / "README.md").write_text("python run.py\n")
+    (project / "aside.py").write_text("import unreached\n")
     done = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("resolved; 1 import not found: nobody_knows (tracker/board.py:2)")
+    # What the guide's program reaches comes first.
+    said = " ".join(done.stdout.split())
+    assert said.startswith(
+        "resolved; 3 imports not found: first_stop (run.py:2), nobody_knows (tracker/board.py:2) and unreached (aside.py:1)"
+    )
     assert "added: transformers (imported by tracker/board.py:1)" in done.stdout
     assert "read: requirements.txt;" in done.stdout
     assert "transformers==4.44.2" in (project / ".devcontainer/constraints.txt").read_text()

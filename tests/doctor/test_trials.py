@@ -403,7 +403,7 @@ def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
             changed(
                 healthy(), {"trials": Trials((WORKS, own()), (), pending=("the image pg:16 (docker pull pg:16)",))}
             ),
-            "settings look right; not tried: the image pg:16 (docker pull pg:16)",
+            "settings look right; not tried: the image pg:16 (docker pull pg:16) and what the project runs",
             id="an image that is not here",
         ),
         pytest.param(healthy(), "settings look right, but not tried", id="not tried"),

@@ -602,9 +602,11 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
     match error:
         case errors.GatedRepoError():
             who = "the hub does not recognize your token" if get_token() else "no token is set"
-            who = "your token's account has no access" if status == 403 else who
-            hints = [f"Accept its terms on {name.page}, then {log_in} A fine-grained token needs the permission, too."]
-            return DevkitError(f"{name} is gated, and {who} ({status})", "\n".join(hints))
+            hint = f"Accept its terms on {name.page}, then {log_in}"
+            if status == 403:
+                who = "your token's account has no access"
+                hint = f"Accept its terms on {name.page} with that account. A fine-grained token also needs the permission."
+            return DevkitError(f"{name} is gated, and {who} ({status})", hint)
         case errors.DisabledRepoError():
             return DevkitError(f"the hub has disabled {name}", f"See {name.page} for the reason.")
         case errors.RevisionNotFoundError():

@@ -91,6 +91,10 @@ class AnswerStreamer(TextStreamer):  # type: ignore[misc] # untyped library
             self._show(text)
 
 
+STOP_MARGIN_TOKENS = 4
+"""A stop text may begin in the middle of a token and end in another."""
+
+
 class FinishReason(StrEnum):
     """The reason why an answer ended: the model ended it, it has its most tokens, or the user stopped it."""
 
@@ -327,11 +331,14 @@ class StopOnText(StoppingCriteria):  # type: ignore[misc] # untyped library
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, prompt_length: int) -> None:
         self._tokenizer, self._stops, self._prompt_length = tokenizer, stops, prompt_length
+        # A token is at least a byte, so this many hold every stop text that ends with the newest one.
+        self._window = max(len(stop.encode()) for stop in stops) + STOP_MARGIN_TOKENS
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
         """Return whether each row has ended. Shape: [rows]."""
-        answers = self._tokenizer.batch_decode(input_ids[:, self._prompt_length :])
-        ended = [any(stop in answer for stop in self._stops) for answer in answers]
+        first = max(self._prompt_length, input_ids.shape[1] - self._window)
+        tails = self._tokenizer.batch_decode(input_ids[:, first:])
+        ended = [any(stop in tail for stop in self._stops) for tail in tails]
         return torch.tensor(ended, device=input_ids.device)
 
 

@@ -75,7 +75,7 @@ def answers(models, tmp_path_factory):
     ("name", "token", "message", "hint"),
     [
         ("owner/gated", "", "gated, and no token is set (401)", "hf auth login"),
-        ("owner/gated", "stranger", "gated, and your token's account has no access (403)", "Accept its terms on"),
+        ("owner/gated", "stranger", "gated, and your token's account has no access (403)", "with that account"),
         ("owner/unknown", "", "no such model on the hub (404)", "log in with"),
         ("owner/unknown", "stranger", "no such model on the hub (404)", "your token's account may not have access"),
         ("owner/revoked", "stranger", "your token cannot read owner/revoked (403)", "permission"),

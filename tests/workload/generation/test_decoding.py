@@ -11,8 +11,10 @@ from devkit.workload.finetune.files import BaseQuantization, LoadSettings
 from devkit.workload.finetune.model import load_base_and_tokenizer
 from devkit.workload.generation import decoding
 from devkit.workload.generation.decoding import (
+    STOP_MARGIN_TOKENS,
     AnswerStreamer,
     FinishReason,
+    StopOnText,
     TextGenerator,
     generate_batch,
     generate_in_order,
@@ -21,6 +23,21 @@ from devkit.workload.generation.decoding import (
 from devkit.workload.generation.program import resolve_model
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, find_generation_files
 from tests.workload.small_models import CHATML, save_model
+
+
+def test_stop_texts_are_looked_for_in_the_newest_tokens_alone():
+    widths = []
+
+    class Words:
+        def batch_decode(self, ids):
+            widths.append(ids.shape[1])
+            return [""] * len(ids)
+
+    stop = StopOnText(Words(), ("end",), prompt_length=2)
+    for length in (3, 2000):
+        assert not stop(torch.zeros(1, length), None).any()
+    assert widths == [1, len("end") + STOP_MARGIN_TOKENS]
+
 
 pytestmark = pytest.mark.workload
 
