@@ -587,7 +587,9 @@ def test_a_submodule_that_the_guide_installs_counts_before_it_is_fetched(tmp_pat
 
 
 def test_a_package_by_its_repository_s_name_is_that_of_the_address(tmp_path):
-    files = {"requirements.txt": "SAM-2 @ git+https://h.example/o/sam2.git@abc\nnumpy\n"}
+    kernels = "triton-kernels @ git+https://h.example/o/triton.git#subdirectory=python/triton_kernels"
+    files = {"requirements.txt": f"SAM-2 @ git+https://h.example/o/sam2.git@abc\n{kernels}\nnumpy\ntriton\n"}
     setup = "from setuptools import setup\nsetup(name='own', install_requires=['sam2>=0.4', 'sam2-more'])\n"
     found = read(tmp_path, files | {"setup.py": setup})
-    assert [need.name for need in found.needs] == ["sam-2", "numpy", "sam2-more"]
+    # A part of a repository is no second name of the whole.
+    assert [need.name for need in found.needs] == ["sam-2", "triton-kernels", "numpy", "triton", "sam2-more"]

@@ -126,7 +126,10 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         _take_own_packages(found)
         # Two files may call one package by its name and by its repository's: `SAM-2 @ git+…/sam2.git` is sam2, too.
         sources = {need.name: VCS.match(need.url) for need in found.needs if need.url}
-        twice = {canonicalize_name(each[1]) for each in sources.values() if each} - sources.keys()
+        called = {name: canonicalize_name(each[1]) for name, each in sources.items() if each}
+        twice = {
+            each for name, each in called.items() if each.replace("-", "") == name.replace("-", "")
+        } - sources.keys()
         found.needs = [need for need in found.needs if need.name not in twice]
     found.role = RequirementRole.GENERATED
     says_nothing = not (main or lock or found.needs or found.conda or found.local or found.unread or found.is_computed)
