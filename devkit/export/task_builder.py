@@ -304,19 +304,26 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
 def _size_memory(
     job: JobSettings, needs: ResourceNeeds | None, hardware: RunHardware, *, processes: int, is_own: bool
 ) -> int:
-    """Return the memory of one node, in whole GiB, for all its processes. On a CPU the model is in it, too."""
+    """Return the memory of one node, in whole GiB, for all its processes and a checkpoint, which rank 0 gathers.
+
+    On a CPU the model is in it, too, and a checkpoint is no copy of it.
+    """
     if job.memory:
         return parse_size(job.memory, "--set memory")
     if is_own:
         return round_up_to_gib(max(CPU_MEMORY_BYTES, _find_gpu_memory(hardware, None))) * GIB * processes
     if needs is None:
         return CPU_MEMORY_BYTES * processes
-    model = needs.estimate.reserved_peak_bytes.upper if hardware.vendor is Vendor.CPU else 0
-    return round_up_to_gib((needs.host.memory_bytes + model) * processes) * GIB
+    is_cpu = hardware.vendor is Vendor.CPU
+    model = needs.estimate.reserved_peak_bytes.upper if is_cpu else 0
+    saved = 0 if is_cpu else needs.host.checkpoint_bytes
+    return round_up_to_gib((needs.host.memory_bytes + model) * processes + saved) * GIB
 
 
 def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> tuple[Reason, ...]:
-    memory = "from the memory estimate: a process, its workers, and the largest file of the model for each GPU"
+    memory = (
+        "from the memory estimate: a process, its workers, and the largest file of the model for each GPU; a checkpoint"
+    )
     if task.is_own_command:
         memory = "devkit does not estimate your own command: this is as much as its GPUs have, and at least 16 GiB each"
     elif needs is None:

@@ -79,6 +79,15 @@ def test_without_gpus_the_memory_of_the_node_holds_the_model():
     assert any("planned for the CPU" in note for note in without.notes)
 
 
+def test_a_node_has_memory_for_one_checkpoint_beside_its_processes():
+    whole = replace(RUN, method=Method.FULL, sharding=Sharding.ZERO3)
+    two, eight = (made(whole, job=replace(JOB, gpu="H200", gpus=gpus)) for gpus in (2, 8))
+    saved = two.needs.host.checkpoint_bytes
+    for found, processes in ((two, 2), (eight, 8)):
+        left = found.task.memory_bytes - saved - processes * found.needs.host.memory_bytes
+        assert 0 <= left < GIB
+
+
 def test_an_unknown_model_is_exported_with_a_note():
     found = made(config=UNKNOWN, job=job(gpu="H100"))
     assert (found.needs, found.refusal, found.task.memory_bytes, found.task.fitting_gpus) == (None, None, 16 * GIB, ())
