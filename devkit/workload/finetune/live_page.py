@@ -38,7 +38,7 @@ _CHARTS = (
     _Chart("gradient norm", "gradient_norm"),
     _Chart("tokens per second", "tokens_per_s", lambda value: f"{value:,.0f}"),
     _Chart("seconds per step", "seconds"),
-    _Chart("seconds per step of waiting for data", "waited_s"),
+    _Chart("seconds waiting for data", "waited_s"),
     _Chart("GPU memory at its peak", "peak_allocated_bytes", lambda value: format_bytes(round(value))),
     _Chart("process memory at its peak", "peak_resident_bytes", lambda value: format_bytes(round(value))),
 )
@@ -49,7 +49,8 @@ _STYLE = f"""
 body {{ font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 75rem; padding: 0 1rem; overflow-wrap: anywhere }}
 main {{ display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)) }}
 figure {{ margin: 0; padding: .75rem 1rem; border-radius: .5rem; background: var(--card) }}
-figcaption {{ display: flex; justify-content: space-between }}
+figcaption {{ display: flex; justify-content: space-between; gap: 1rem }}
+b, i {{ white-space: nowrap }}
 svg {{ display: block; width: 100%; aspect-ratio: {_WIDTH} / {_HEIGHT} }}
 polyline {{ fill: none; stroke: var(--line); stroke-width: 2; vector-effect: non-scaling-stroke }}
 polyline + polyline {{ stroke: var(--dots); stroke-dasharray: 0 7; stroke-width: 5; stroke-linecap: round }}
