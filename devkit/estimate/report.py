@@ -273,7 +273,8 @@ def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
     if host:
         yield wrap_text(
             f"The machine needs {format_bytes(host.memory_bytes)} of memory for each GPU, "
-            f"{format_bytes(host.checkpoint_bytes)} more to save a checkpoint, {format_bytes(host.disk_bytes)} of disk, {host.cores} cores for each GPU, {host.workers} of them to prepare "
+            f"{format_bytes(host.checkpoint_bytes)} more to save a checkpoint, {format_bytes(host.disk_bytes)} of disk, "
+            f"{host.cores} cores for each GPU, {host.workers} of them to prepare "
             "data.",
             width=width,
         )

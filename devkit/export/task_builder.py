@@ -306,7 +306,7 @@ def _size_memory(
 ) -> int:
     """Return the memory of one node, in whole GiB, for all its processes and a checkpoint, which rank 0 gathers.
 
-    On a CPU the model is in it, too, and a checkpoint is no copy of it.
+    On a CPU the model is in it, too, and saving a checkpoint copies nothing.
     """
     if job.memory:
         return parse_size(job.memory, "--set memory")
