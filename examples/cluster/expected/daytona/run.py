@@ -36,8 +36,8 @@ from daytona import (
 
 NAME = 'tide'
 IMAGE = 'registry.example.org/tide/tune:1'
-SNAPSHOT = 'tide-0094c6d5'
-RESOURCES = Resources(cpu=8, memory=15, disk=68, gpu=1, gpu_type=[GpuType('H100')])
+SNAPSHOT = 'tide-1efb3dcc'
+RESOURCES = Resources(cpu=8, memory=16, disk=68, gpu=1, gpu_type=[GpuType('H100')])
 COMMAND = [
     'devkit',
     'finetune',
