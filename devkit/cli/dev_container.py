@@ -183,7 +183,7 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
     ctx.exit(_open_running(directory, config).run(["sh", "-c", find_shell]))
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--directory",
     metavar="DIR",

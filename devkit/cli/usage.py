@@ -131,6 +131,8 @@ def _find_number(typed: str, option: click.Option, context: click.Context) -> li
         single = flag.removesuffix("s")
         has_name = any(single in each.opts and each.type.name == "text" for each in context.command.params)
         return [f"{single} {found[1]} {flag} {found[2]}" if has_name else f"{flag} {found[2]}"]
+    # A comma that does not separate thousands separates decimals, as in most of Europe.
+    typed = typed if re.match(r"[1-9]\d{0,2}(,\d{3})+(?!\d)", typed) else typed.replace(",", ".")
     found = re.fullmatch(r"(\d[\d_,]*\.?\d*)\s*([A-Za-z%]*)", typed)
     factor = _UNITS.get(option.metavar or "N", {}).get(found[2].lower(), 0 if found[2] else 1) if found else 0
     value = float(found[1].replace(",", "")) * factor if found else 0.0
@@ -189,17 +191,19 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
     close = [known[each] for each in find_similar("-".join(words), known)]
     yield from (*told, *close) if len(words) > 1 else (*close, *told)
     if not told and not close:
-        yield from (flag for name, flag in known.items() if {*words} & {*name.split("-")})
+        yield from (flag for name, flag in known.items() if 2 * len({*words} & {*name.split("-")}) >= len(words))
 
 
 def _find_elsewhere(option: str, context: click.Context, root: click.Group) -> Iterator[str]:
-    """Yield the option with each command that has it; of one before the command, with that command."""
-    commands = root.list_commands(context)
-    after = [each for each in sys.argv[1:] if each in commands] if context.command is root else []
-    for name in after or commands if option.startswith("--") else ():
-        command = root.get_command(context, name)
+    """Yield the option with each command that has it; of one before the command of a group, with that command."""
+    here = context.command
+    group, path = (here, context.command_path) if isinstance(here, click.Group) else (root, "devkit")
+    commands = group.list_commands(context)
+    after = [each for each in sys.argv[1:] if each in commands] if group is here else []
+    for name in after or commands if option.startswith("--") else after:
+        command = group.get_command(context, name)
         if command and any(option in each.opts for each in command.params):
-            yield f"devkit {name} {option}"
+            yield f"{path} {name} {option}"
 
 
 def _find_options_for(value: str, context: click.Context) -> list[str]:

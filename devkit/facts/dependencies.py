@@ -171,7 +171,7 @@ class PackageIndex(Located):
 
 @dataclass(frozen=True)
 class UnreadableRequirement(Located):
-    """Part of the project's files that devkit could not read as a requirement, and why.
+    """Part of the project's files that devkit could not read as a requirement, and why. Line 0 stands for the whole file.
 
     `correction` is what to write instead where the installer refuses the whole file as well; "" where it does not.
     """

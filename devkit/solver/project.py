@@ -58,9 +58,11 @@ def list_torch_siblings(dependencies: Dependencies, *, machines: tuple[str, ...]
 
 def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> None:
     """Raise DevkitError for a chosen extra or group that the project does not have, and for a list that no installer takes."""
+    instead = "Or plan without the project's packages: --ignore-dependencies"
     for each in dependencies.unread:
+        if not each.line:
+            raise DevkitError(f"{each.path}: {each.problem}", f"Make it readable, or choose another list.\n{instead}")
         if each.correction and each.path in dependencies.files:
-            instead = "Or plan without the project's packages: --ignore-dependencies"
             raise DevkitError(f"{each.path}:{each.line}: {each.problem}", f"Write {each.correction}.\n{instead}")
     kinds = (
         ("extra", choice.extras, (*dependencies.extras, *dependencies.available.extras)),
@@ -125,10 +127,11 @@ def list_choices(dependencies: Dependencies) -> Iterator[str]:
 
 def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator[str]:
     """Warn of requirements that were not read, packages that are left out, and indexes that are not used for torch."""
-    problems: dict[tuple[str, str], list[str]] = {}
+    problems: dict[tuple[str, str], dict[str, None]] = {}
     for unread in dependencies.unread:
-        problems.setdefault((unread.path, unread.problem), []).append(str(unread.line))
-    for (path, problem), lines in problems.items():
+        problems.setdefault((unread.path, unread.problem), {})[str(unread.line)] = None
+    for (path, problem), numbers in problems.items():
+        lines = list(numbers)
         shown = lines if len(lines) <= MAX_NAMED else [*lines[:MAX_NAMED], f"{len(lines) - MAX_NAMED} more lines"]
         yield f"{path}:{', '.join(shown)} is ignored: {problem}"
     left_out: dict[tuple[str, str], list[str]] = {}

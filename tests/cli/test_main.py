@@ -389,6 +389,9 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         pytest.param(["estimate", "--shape", f"x={'9' * 5000}"], "a number is too large", id="a width without end"),
         pytest.param(["finetune", "--lr", "1"], "Did you mean --learning-rate?", id="the initials of a flag"),
         pytest.param(["estimate", "x", "--seq-len", "1"], "Did you mean --max-length?", id="another program's words"),
+        pytest.param(["export", "--gpu", "T4", "slurm"], "devkit export slurm --gpu?", id="a flag before its command"),
+        pytest.param(["finetune", "--learning-rate", "0,5"], "learning-rate 0.5?", id="a decimal comma"),
+        pytest.param(["run", "-it", "bash"], "Options: --directory,", id="a flag of docker's"),
         pytest.param(["export", "nomad"], "One of kubernetes, slurm", id="a command that resembles none of a few"),
         pytest.param(["doctor", "--fix", "-y"], "Did you mean --yes?", id="the letter of a flag"),
         pytest.param(["estimate", "--bf16"], "Did you mean --dtype bf16 or", id="a value as a flag"),
@@ -446,11 +449,19 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         ("requirements.txt", "numpy=>1.0\n", "Write numpy>=1.0."),
         ("requirements.txt", "see README\n", "Write a name and a version, such as torch==2.5."),
         ("pyproject.toml", "[project\n", "pyproject.toml:1: it is not TOML"),
+        (
+            "requirements.txt",
+            None,
+            "requirements.txt: it is not a text file that this user can read\n  Make it readable",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "init"])
 def test_a_list_that_no_installer_takes_is_not_planned_over(tmp_path, command, name, text, says):
-    (tmp_path / name).write_text(text)
+    if text is None:
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).write_text(text)
     words = (command, ".", "--vendor", "cpu", "--no-resolve", *(["--dry-run"] if command == "init" else []))
     done = run_devkit(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout, says in done.stderr) == (ExitCode.WRONG_INPUT, "", True), done.stderr

@@ -43,7 +43,7 @@ _PROBLEMS = {
     FileState.MISSING: "it does not exist",
     FileState.OUTSIDE: "it is outside the project",
     FileState.TOO_LARGE: "it is too large to be a list of packages",
-    FileState.UNREADABLE: "it cannot be read",
+    FileState.UNREADABLE: "it is not a text file that this user can read",
 }
 
 # Requirement files: lines, options, and the files that they include.
@@ -149,8 +149,11 @@ class RequirementCollector:
         text = self.files.read(whole, "dependencies")
         if text is None:
             seen = {file.path: file.state for file in self.files.seen}
-            problem = _PROBLEMS[seen.get(whole, FileState.MISSING)]
-            self.add_unreadable(named_by or whole, line, f"{whole}: {problem}" if named_by else problem)
+            state = seen.get(whole, FileState.MISSING)
+            if named_by:
+                self.add_unreadable(named_by, line, f"{whole}: {_PROBLEMS[state]}")
+            else:
+                self.add_unreadable(whole, line if state is not FileState.UNREADABLE else 0, _PROBLEMS[state])
             return None
         self.paths.append(whole)
         return text
