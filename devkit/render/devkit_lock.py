@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.decode import decode_fields
 from devkit.facts.dependencies import BuildNeed, Resolved, SourceBuild
@@ -99,11 +100,17 @@ def _serialize_plan(plan: Plan) -> dict[str, object]:
             each.package: {"requires": each.requires, "needs": [[one.kind, one.name, one.origin] for one in each.needs]}
             for each in found.builds
         }
+        # Of some packages, Debian's library is needed only beside the wheel for every machine.
+        rows = load_tables().system_packages.needs
+        wheels = {
+            name: url.rpartition("/")[2] for name, url in found.wheels if name in rows and rows[name].kind == "pure"
+        }
         document["resolution"] = {
             "packages": dict(found.packages),
             "open": [name for name, _ in found.packages if name not in names],
             "from_source": list(found.from_source),
             "not_checked": list(found.unread),
+            **({"wheels": wheels} if wheels else {}),
             **({"builds": builds} if builds else {}),
             **({"absent": list(found.absent)} if found.absent else {}),
         }
@@ -206,6 +213,7 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
                 pairs,
                 tuple(found["from_source"]),
                 tuple(found["not_checked"]),
+                wheels=tuple((str(name), str(file)) for name, file in found.get("wheels", {}).items()),
                 builds=tuple(_parse_build(name, each) for name, each in found.get("builds", {}).items()),
                 absent=tuple(map(str, found.get("absent", ()))),
             )

@@ -272,10 +272,14 @@ def test_machines_come_back_as_they_were():
     assert str(lock.machines[0].driver) == "570.124.06"
 
 
-def test_how_packages_are_built_from_source_comes_back():
+def test_what_debian_packages_depend_on_comes_back():
     build = SourceBuild("x", (BuildNeed("header", "a.h", "setup.py:3"),), ("cython>=3",))
-    found = Resolved((("x", "1.0"),), ("x",), builds=(build,))
-    lock = parse_lock(render_lock(replace(GPU_PLAN, resolution=found), ()).content)
+    wheels = (("soundfile", "soundfile-1-py3-none-any.whl"),)
+    found = Resolved((("x", "1.0"), ("soundfile", "1")), ("x",), builds=(build,), wheels=wheels)
+    served = tuple(
+        (name, f"https://user:secret@x.example/{file}") for name, file in (*wheels, ("y", "y-1-py3-none-any.whl"))
+    )
+    lock = parse_lock(render_lock(replace(GPU_PLAN, resolution=replace(found, wheels=served)), ()).content)
     assert parse_locked_plan(lock.plan).resolution == found
 
 
