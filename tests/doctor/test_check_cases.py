@@ -133,7 +133,7 @@ CASES = [
     ),
     ("DRV016", nvml_fails("LD_PRELOAD"), "error: unset LD_PRELOAD | remove it from /home/dev/.bashrc:3", "a variable"),
     ("DRV016", nvml_fails(), "passed", "NVML fails without any variable, too"),
-    ("GPU036", host({"expected_gpus": 2}), "error: expected 2 GPUs, but 1 answer", "one of two is gone"),
+    ("GPU036", host({"expected_gpus": 2}), "error: expected 2 GPUs, but 1 respond", "one of two is gone"),
     ("GPU036", host({"expected_gpus": 1}), "passed", "as many as expected"),
     (
         "GPU036",

@@ -352,7 +352,7 @@ CASES = [
         "error: systemctl --user restart docker | --config=$HOME/.config/docker/daemon.json",
         "rootless",
     ),
-    ("CTK001", no_offer(toolkit__version=r("1.18.2")), "error: does not find its hook", "a toolkit that is not seen"),
+    ("CTK001", no_offer(toolkit__version=r("1.18.2")), "error: cannot find its hook", "a toolkit that is not seen"),
     (
         "CTK001",
         host(engine__hook_on_path=False, engine__cdi_devices=(), cdi=()),

@@ -58,7 +58,7 @@ CASES = [
     ("POD002", CONTAINERD, VERSION_1, {}, SET_UP, "set up in the form of version 1"),
     ("POD001", CONTAINERD, 'disabled_plugins = ["cri"]', {"kubelet": ""}, "skipped", "Docker's own containerd"),
     ("POD001", CONTAINERD, "version = [", {}, "error: not valid TOML | systemctl restart containerd", "no TOML"),
-    ("POD001", CONTAINERD, 'disabled_plugins = ["cri"]', {}, "error: starts no pod | sudo sed -i", "pods are off"),
+    ("POD001", CONTAINERD, 'disabled_plugins = ["cri"]', {}, "error: cannot start pods | sudo sed -i", "pods are off"),
     ("POD001", CONTAINERD, OLD_SECTION, {}, "error: grpc.v1.cri | sudo nvidia-ctk", "the section of version 2"),
     ("POD001", CONTAINERD, NEW_SECTION, {}, "error: cri.v1.runtime | sudo nvidia-ctk", "the section of version 3"),
     ("POD002", CONTAINERD, "version = [", {}, "skipped", "settings that are not read have no runtime"),
