@@ -324,7 +324,7 @@ def estimate_memory(
         if known is None:
             close = find_closest_models(name)
             hint = f"Did you mean {' or '.join(close)}?" if close else "Give the content of its config.json."
-            raise DevkitError(f"there is no known model {name!r}", hint)
+            raise DevkitError(f"the model {name!r} is not known", hint)
         config, name = known.config, known.id
     if inference:
         decoded: InferenceSettings | TrainingSettings = decode_settings(InferenceSettings, settings)

@@ -58,7 +58,7 @@ GROUPS = {
 A command is a function of that name in the module of that name, imported when it runs.
 """
 HIDDEN = {
-    "gpu-request": "Write how this host passes on its GPUs to a dev container; its gpu.sh calls this.",
+    "gpu-request": "Write how this host exposes its GPUs to a dev container; its gpu.sh calls this.",
     "completion": "Print the shell completion script for commands, codes, GPUs and models.",
     "schema": "Print the JSON Schemas of the --json output.",
 }
@@ -282,7 +282,9 @@ def _report_refused_file(error: OSError) -> int:
     else:
         _discard_output()
         file = error.filename or "to standard output"
-        _print_error(f"cannot write {file}: {error.strerror}", "Free some space on that disk, or write elsewhere.")
+        _print_error(
+            f"cannot write {file}: {error.strerror}", "Free some space on that disk, or write to a different disk."
+        )
     return ExitCode.WRONG_INPUT
 
 

@@ -19,7 +19,7 @@ _INSTALL = {
 def completion(ctx: click.Context, *, shell: str) -> None:
     """Print SHELL's completion script for commands, flags, check codes, GPUs and models.
 
-    To install it, for example: eval "$(devkit completion bash)" in ~/.bashrc.
+    To install it in bash, add this line to ~/.bashrc: eval "$(devkit completion bash)"
     """
     kind: Any = get_completion_class(shell)
     click.echo(f"# {_INSTALL[shell]}")

@@ -75,7 +75,7 @@ _REMOVED = {
         "--expect-gpus",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Report an error if fewer GPUs answer, for example on a node that lost one.",
+        help="Report an error if fewer GPUs respond, for example on a node that lost one.",
     ),
     click.option(
         "--timeout",

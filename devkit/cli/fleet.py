@@ -56,7 +56,7 @@ class _Answer:
             yield code, message, str(fix["summary"]), tuple(str(line) for line in fix["commands"])
 
 
-@fleet.command("doctor", cls=Command, short_help="Run devkit doctor on each HOST over ssh, in parallel.")
+@fleet.command("doctor", cls=Command, short_help="Run devkit doctor on each HOST over SSH, in parallel.")
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
 @click.option(
     "--hosts-file",
@@ -68,7 +68,7 @@ class _Answer:
     "--reports",
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Connect to no machine: read saved reports of devkit doctor --json.",
+    help="Read saved reports of devkit doctor --json without connecting to a machine.",
 )
 @click.option("--ssh", default="ssh", show_default=True, help="The ssh command, with options: 'ssh -p 2222 -l admin'.")
 @click.option("--command", default="devkit", show_default=True, help="The devkit command on those machines.")

@@ -458,7 +458,7 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
     """Print packages that are imported but not installed, with the flag or the setting that installs them."""
     for is_known, how in (
         (True, "--add-imports installs them and records them in devkit.toml"),
-        (False, "devkit does not know the packages for them; name it under [project] packages in devkit.toml"),
+        (False, "devkit's tables do not list their packages; add them under [project] packages in devkit.toml"),
     ):
         of_kind = [
             f"{_format_requirement(each) or each.module} ({each.origin})"

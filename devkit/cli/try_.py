@@ -67,7 +67,7 @@ def go_through(tryout: "TryOut", *, clock: Callable[[], float] = time.monotonic)
         if tryout.plan is None:
             print_wrapped(f"It trains with {tryout.python}, which has torch.")
         elif tryout.wheels:
-            print_wrapped(f"Uses torch from {join_words(tryout.wheels)}, because its index does not answer.")
+            print_wrapped(f"Uses torch from {join_words(tryout.wheels)}, because its index does not respond.")
         else:
             print_wrapped(f"Takes torch {tryout.plan.torch} ({tryout.plan.variant}) from {tryout.plan.torch_index}.")
         if download:

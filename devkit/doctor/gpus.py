@@ -111,7 +111,7 @@ def is_gpu_failing(facts: Facts, address: str) -> bool | Unknown:
         return facts.nvml
     if isinstance(facts.nvml, NvmlFailure):
         says_nothing = facts.nvml.end is NvmlEnd.LIBRARY_NOT_FOUND or facts.nvml.code == NVML_DRIVER_NOT_LOADED
-        return Unknown("NVML gives no answer") if says_nothing else True
+        return Unknown("NVML does not respond") if says_nothing else True
     gpu = find_gpu_at(facts, address)
     if gpu is None:
         return Unknown("NVML does not report which GPU this is") if not has_missing_gpus(facts) else True

@@ -159,7 +159,7 @@ def require_nvml(facts: Facts) -> NvmlAnswer:
     if isinstance(facts.nvml, NvmlAnswer):
         return facts.nvml
     if isinstance(facts.nvml, NvmlFailure):
-        raise NotApplicable("NVML does not answer")
+        raise NotApplicable("NVML does not respond")
     return require(facts.nvml)
 
 
@@ -169,7 +169,7 @@ def require_container_engine(facts: Facts) -> Engine:
     if isinstance(facts.engine, Engine):
         return facts.engine
     if isinstance(facts.engine, EngineFailure):
-        raise NotApplicable("no container engine answers")
+        raise NotApplicable("no container engine responds")
     return require(facts.engine)
 
 

@@ -114,16 +114,15 @@ def describe_trials(facts: Facts) -> str:
     """Describe in a line what was tried and how it ended, or why nothing was."""
     tried = list_trials(facts)
     if not tried:
-        reason = facts.trials.reason if isinstance(facts.trials, Unknown) else ""
-        return f"not tried: {to_one_line(reason)}" if reason and facts.trials != NOT_READ else "not tried"
+        return f"none{_explain_absence(facts)}"
     # Who may not write is started, too.
     fine = [each for each in tried if not find_fault(each, facts)]
     tried = tuple(each for each in tried if not find_fault(each, facts).startswith("writes-"))
     started = [each for each in fine if each.arguments[:1] != ("create",)]
     ways = _describe_ways([each for each in fine if each.is_for_gpu] or started)
     failed = _describe_ways([each for each in tried if each not in fine])
-    said = [f"start{_count_gpus(fine)}: {ways}"] if ways else []
-    return "; ".join([*said, *([f"do not: {failed}"] if failed else [])])
+    said = [f"started{_count_gpus(fine)}: {ways}"] if ways else []
+    return "; ".join([*said, *([f"did not start: {failed}"] if failed else [])])
 
 
 def describe_outcome(facts: Facts) -> str:
@@ -133,13 +132,20 @@ def describe_outcome(facts: Facts) -> str:
         if isinstance(facts.trials, Trials) and facts.trials.pending:
             pending = join_words((*facts.trials.pending, "what the project runs"))
             return f"settings look right; not tried: {pending}"
+        if not list_trials(facts):
+            return f"settings look right, but not tried{_explain_absence(facts)}"
         return "settings look right, but " + (
-            describe_trials(facts) if not fine else "no container was tried with a GPU"
+            f"trial containers {describe_trials(facts)}" if not fine else "no container was tried with a GPU"
         )
     # What a project's containers ask for is tried with a shell of this machine in place of their programs.
     left_out = "; the project's programs were not run" if any(each.way is Way.PROJECT for each in fine) else ""
     started = f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"
     return f"{started}{left_out}"
+
+
+def _explain_absence(facts: Facts) -> str:
+    reason = facts.trials.reason if isinstance(facts.trials, Unknown) and facts.trials != NOT_READ else ""
+    return f", because {to_one_line(reason)}" if reason else ""
 
 
 def _count_gpus(fine: Iterable[Trial]) -> str:

@@ -156,7 +156,7 @@ def find_family_name(config: Mapping[str, Any]) -> str:
         )
     near = find_similar(kind, load_families()) or ["llama", "qwen3", "mixtral"]
     raise DevkitError(
-        f"the architecture {kind!r} is not known, so the structure of its layers is missing",
+        f"the architecture {kind!r} is not known, so its layer structure is unknown",
         f"Known are {len(load_families())}, such as {', '.join(near)}. If it is built like one of them, write that name as "
         "model_type in a copy of config.json.",
     )

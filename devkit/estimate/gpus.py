@@ -105,7 +105,7 @@ def find_gpu_spec(text: str) -> GpuSpec:
     is_other = "laptop" in family and "laptop" not in model.name.lower()
     if not size and (is_other or not model.memory_gib):
         raise DevkitError(
-            f"the memory of the {model.name}{' for laptops' * is_other} is in no table",
+            f"the memory of the {model.name}{' for laptops' * is_other} is not in the tables",
             f'Add it to the name: "{text.strip()} 8GB".',
         )
     # Without a size, the smallest: what fits there fits on the larger ones, too.

@@ -251,7 +251,7 @@ def read_export_settings(
         if isinstance(value, Mapping) and key not in TARGETS:
             close = [f"[{JOB_TABLE}.{each}]" for each in find_similar(key, TARGETS, count=1)]
             raise DevkitError(
-                f"{TableSource(DEVKIT_TOML, text, (JOB_TABLE,)).at(key)}: there is no target {key!r}",
+                f"{TableSource(DEVKIT_TOML, text, (JOB_TABLE,)).at(key)}: the target {key!r} does not exist",
                 suggest(close, f"The targets are {', '.join(TARGETS)}."),
             )
     own_path = (JOB_TABLE, target.name)

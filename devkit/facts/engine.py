@@ -245,7 +245,7 @@ class ResolvedService:
     memory_bytes: int | None
 
 
-DAEMON_FILE_IS_FOLDER = "it is a folder, as Docker makes one for a bind mount whose source is missing"
+DAEMON_FILE_IS_FOLDER = "it is a folder, which Docker creates for a bind mount with a missing source"
 """The error of a daemon.json that is none."""
 
 

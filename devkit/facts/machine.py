@@ -30,6 +30,11 @@ class Container:
     """Libraries and vendor files of EGL and Vulkan that are absent; read where the capability graphics is requested."""
 
 
+def name_container(kind: str) -> str:
+    """Name a container by its kind as people write it: "Docker container", or "container" for an unknown kind."""
+    return f"{'LXC' if kind == 'lxc' else kind.title()} container" if kind != "unknown" else "container"
+
+
 @dataclass(frozen=True)
 class Package:
     """An installed Python distribution, by metadata only: `tag` is its wheel tag, "" when not recorded."""

@@ -96,7 +96,7 @@ def gather_facts(
 
         deep = (("deep", partial(read_deep, host, deadline_s=deep_deadline_s)),)
         readings |= _side_by_side(deep, deadline_s=deep_deadline_s + _TO_JUDGE_S)
-    readings["trials"] = Unknown("no container was started (--trial)")
+    readings["trials"] = Unknown("trials are off (--trial)")
     taken_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
 

@@ -111,12 +111,12 @@ class _Reader:
         says: Unknown | None = None
         for candidate in self._list_candidates():
             if self._ends_at < time.monotonic():
-                return Unknown(f"the index did not answer within {DEADLINE_S:.0f} s")
+                return Unknown(f"the index did not respond within {DEADLINE_S:.0f} s")
             found = self._read_candidate(candidate)
             if isinstance(found, NameHistory):
                 return self._add_caller(found)
             says = says or found
-        return says or Unknown("the text does not show it which package lacks the name")
+        return says or Unknown("the text does not show which package lacks the name")
 
     def _list_candidates(self) -> Iterator[Candidate]:
         yield from self._missing.candidates
@@ -199,7 +199,7 @@ class _Reader:
         future = self._start(lambda: list_wheels(package))
         wait((future,), timeout=max(0.0, self._ends_at - time.monotonic()))
         if not future.done() or isinstance(future.exception(), TimeoutError):
-            return Unknown("the index does not answer")
+            return Unknown("the index does not respond")
         wheels, python = future.result(), self._missing.python
         if isinstance(wheels, Unknown):
             return wheels
@@ -366,7 +366,7 @@ def list_wheels(package: str) -> list[Wheel] | Unknown:
             # An index that refuses or does not answer may have the package: the next one is not asked.
             if getattr(error, "code", 0) != 404:
                 return Unknown(
-                    f"the package index does not answer ({getattr(error, 'code', '') or type(error).__name__})"
+                    f"the package index does not respond ({getattr(error, 'code', '') or type(error).__name__})"
                 )
             continue
         if len(page) > MAX_PAGE_BYTES:

@@ -26,7 +26,7 @@ def load_saved_facts(paths: Sequence[Path]) -> Facts:
     host, inside, *more = sorted(facts, key=_is_inside)
     if more or _is_inside(host) or not _is_inside(inside):
         raise DevkitError(
-            "two files of facts must be those of a host and of a container on it",
+            "two facts files must describe a host and a container on it",
             "Save one outside and one inside the container: devkit doctor --save-facts FILE",
         )
     return replace(host, inside=inside)
@@ -43,4 +43,4 @@ def _load(path: Path) -> Facts:
         hint = suggest(find_similar_paths(path), _HOW_TO_SAVE)
         raise DevkitError(f"cannot read {path}: {error.strerror}", hint) from error
     except InvalidFacts as error:
-        raise DevkitError(f"{path} holds no facts of a machine: {error}", _HOW_TO_SAVE) from error
+        raise DevkitError(f"{path} does not contain the facts of a machine: {error}", _HOW_TO_SAVE) from error

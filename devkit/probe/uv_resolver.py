@@ -393,7 +393,7 @@ def _refuse_variables(path: str, text: str) -> None:
         line = _COMMENT.sub("", line)
         if (variable := _VARIABLE.search(line)) and variable[0] in given:
             raise DevkitError(
-                f"{path}:{number}: uv would replace {variable[0]} by a variable of this environment and send it to an index",
+                f"{path}:{number}: uv would replace {variable[0]} with an environment variable and send it to an index",
                 "Remove it, and configure the index and its login in uv itself, such as with UV_INDEX and netrc. --no-resolve"
                 " plans without asking for the packages.",
             )

@@ -84,14 +84,14 @@ def copy_with(document: object, key: KeyPath, value: object) -> object:
     if document is None:
         document = [] if key[0] == "-" else {}
     if not isinstance(document, (dict, list)):
-        raise CannotEdit(f"there is no place for {key[0]!r}")
+        raise CannotEdit(f"no place was found for {key[0]!r}")
     is_list = isinstance(document, list)
     entries = dict(zip(map(str, range(len(document))), document, strict=True)) if is_list else dict(document)
     name = str(len(entries)) if is_list and key[0] == "-" else key[0]
     if name not in entries and value is MISSING:
         return document
     if is_list and name not in entries and name != str(len(entries)):
-        raise CannotEdit(f"there is no item {name!r}")
+        raise CannotEdit(f"the item {name!r} does not exist")
     entries[name] = copy_with(entries.get(name), key[1:], value)
     if entries[name] is MISSING:
         del entries[name]

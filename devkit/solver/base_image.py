@@ -143,7 +143,7 @@ def doubt_image_life(image: BaseImage | None, problem: Problem) -> Iterator[Obje
     if row is not None:
         says = (
             f"{image.tag}: images of CUDA {row.name} had their last update in {row.ended}, and NVIDIA deletes such tags"
-            f" six months later: take {row.instead}, or keep a copy"
+            f" six months later: use {row.instead}, or keep a copy"
         )
         yield Objection("I1", says, row.source[0], refuses=False)
 

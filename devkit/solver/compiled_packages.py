@@ -92,7 +92,7 @@ def list_compile_costs(plan: Plan, *, cores: int, memory_gb: int) -> Iterator[st
         if each.mode is CompileMode.WHEEL:
             yield f"{each.name} comes as a wheel: {each.because}"
         elif each.mode is CompileMode.AT_USE:
-            yield f"{each.name} compiles at its first use: {each.because}"
+            yield f"{each.name} compiles when it is first used: {each.because}"
         elif each.mode is CompileMode.COMPILED:
             jobs = max(1, min(cores, memory_gb // each.job_gb))
             limits = f"{format_count(jobs, 'job')} of up to {each.job_gb} GB"

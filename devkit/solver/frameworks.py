@@ -17,7 +17,7 @@ from devkit.solver.base_image import (
     validate_requested_image,
 )
 from devkit.solver.candidates import GPU_REQUESTS, Objection, Problem, describe_gpu, describe_request, explain_vendor
-from devkit.solver.plan import PYTHON, Blocker, Conflict, Plan, Reason, Vendor
+from devkit.solver.plan import FLAGS_ORIGIN, PYTHON, Blocker, Conflict, Plan, Reason, Vendor
 from devkit.text import join_words
 
 
@@ -134,7 +134,8 @@ def _validate(cuda: Release, row: TableRow, problem: Problem, *, is_compiler: bo
         # The image of a CUDA demands a driver that runs it in full.
         if support is CudaSupport.NO or (is_compiler and support is not CudaSupport.FULL):
             floor = find_oldest_driver(cuda, platform=machine.platform, known=problem.tables)
-            says = f"CUDA {cuda} needs driver {floor} or newer; {machine.origin} have {machine.driver}"
+            verb = "specify" if machine.origin == FLAGS_ORIGIN else "has"
+            says = f"CUDA {cuda} needs driver {floor} or newer, but {machine.origin} {verb} driver {machine.driver}"
             yield Objection("R4", says, problem.tables.driver.branches[0].source[0])
         for name, capability in machine.gpus:
             known, gpu = problem.tables.driver.capabilities.get(capability), describe_gpu(name, capability)

@@ -173,7 +173,7 @@ def list_lockstep(packages: Iterable[tuple[str, str]], tables: Tables) -> dict[s
     rows = (row for row in tables.stack.lockstep if row.name in versions and row.behind in versions)
     limits = ((row, f"<={versions[row.behind]}") for row in rows)
     return {
-        f"{row.name}{limit}": f"{row.behind} {versions[row.behind]} takes no {row.name} that is newer"
+        f"{row.name}{limit}": f"{row.behind} {versions[row.behind]} does not accept a newer {row.name}"
         for row, limit in limits
         if not satisfies(versions[row.name], limit)
     }

@@ -226,8 +226,9 @@ def _validate_machines(
     is_rocm = vendor == "rocm" or variant.startswith("rocm") or (vendor in (None, "auto") and bool(amd))
     if is_rocm and nvidia:
         has = f"driver {nvidia[0].driver}" if nvidia[0].driver else nvidia[0].gpus[0][0]
+        verb = "specify" if nvidia[0].origin == FLAGS_ORIGIN else "has"
         raise DevkitError(
-            f"a ROCm plan serves AMD GPUs; {nvidia[0].origin} name NVIDIA GPUs ({has})",
+            f"a ROCm plan serves AMD GPUs, but {nvidia[0].origin} {verb} NVIDIA GPUs ({has})",
             'Specify only the AMD GPU, as in --vendor rocm --gpu "MI300X", or remove --vendor rocm.',
         )
     if amd and vendor == "nvidia":

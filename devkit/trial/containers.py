@@ -264,7 +264,7 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
     if platform not in (Platform.LINUX, Platform.WSL2):
         return Unknown("containers are tried only on Linux")
     if not isinstance(engine, Engine):
-        return Unknown("no container engine answers")
+        return Unknown("no container engine responds")
     if not engine.endpoint.url.startswith(("unix:", "/")):
         return Unknown("the engine runs on another machine: run devkit there")
     has_gpu = _has_gpu(facts)

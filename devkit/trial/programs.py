@@ -127,7 +127,7 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
     for path in islice((each for each in named if not each.startswith("..")), _MAX_SCRIPTS):
         first = (host.read(f"{folder}/{path}") or "").partition("\n")[0]
         if first.startswith("#!") and first.endswith("\r"):
-            fault = f"{path} has Windows line endings, so that its interpreter {first[2:-1].strip()!r} is not found"
+            fault = f"{path} has Windows line endings, so its interpreter {first[2:-1].strip()!r} cannot be found"
             yield LookUp(("run", "--entrypoint", path), (), absence=fault)
         elif first and posixpath.basename(path) in started and not first.startswith(("#!", "\x7fELF")):
             fault = f"{path} is the image's program and does not begin with the line of an interpreter"
@@ -198,7 +198,7 @@ def _list_faults(name: str, path: str, file: str, image: str, host: Host) -> Ite
     elif found.kind == "file" and not found.mode & 0o111:
         yield LookUp(("run", "--exec", file), (), absence=f"{fault} has no execute bit")
     elif first.startswith("#!") and first.endswith("\r"):
-        fault = f"{fault} has Windows line endings, so that its interpreter is not found"
+        fault = f"{fault} has Windows line endings, so its interpreter cannot be found"
         yield LookUp(("run", "--entrypoint", file), (), absence=fault)
     elif found.kind == "file" and found.size and not first.startswith(("#!", "\x7fELF")):
         yield LookUp(
@@ -233,7 +233,7 @@ def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator
             continue  # The engine refuses that without a look at the image.
         is_missing = found is None and get_text(each, "type") == "bind"
         if found is None or found.kind == "directory":
-            made = "does not exist, so that the engine makes a folder of it" if is_missing else "is a folder"
+            made = "does not exist, so the engine creates a folder with that name" if is_missing else "is a folder"
             yield target, ("tmpfs", f"{source or 'a volume'} {made}, and {target} is a file in the image {image}")
         else:
             fault = f"{source} is a file, and {target} is a folder in the image {image}"

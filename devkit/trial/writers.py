@@ -192,7 +192,7 @@ def _find_owner(host: Host, path: str, source: str, user: int) -> str:
     while (found := host.stat(path)) is None and len(path) > len(source):
         path = posixpath.dirname(path)
     if found is None:
-        return "does not exist, so that the engine makes it, as root"
+        return "does not exist, so the engine creates it as root"
     may_write = found.mode & 0o022 or (found.uid == user and found.mode & 0o200)
     return "" if may_write else f"belongs to {found.uid or 'root'}"
 

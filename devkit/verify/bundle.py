@@ -70,7 +70,7 @@ class BundleBuilder:
         )
         if done.code != 0:
             log = "\n".join((*done.log, done.out))
-            hint = next((hint for sign, hint in _HINTS if sign in log), "The lines above say more.")
+            hint = next((hint for sign, hint in _HINTS if sign in log), "See the lines above for details.")
             raise DevkitError(f"{step} failed: {redact_tokens(done.last_line)}", hint)
         return done.out.strip()
 

@@ -54,7 +54,7 @@ def require_engine(host: Host) -> WorkingEngine:
 
 def explain_hanging_engine(host: Host, deadline_s: float) -> DevkitError:
     """Return the doctor's finding on an engine that a program waited for in vain."""
-    message = f"the engine answered nothing within {deadline_s:g} s"
+    message = f"the engine did not respond within {deadline_s:g} s"
     return _diagnose(host, EngineFailure(EngineEnd.TIMED_OUT, resolve_endpoint(host).endpoint, message))
 
 
@@ -74,9 +74,9 @@ def _diagnose(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitErr
             )
     match engine:
         case Engine():
-            return DevkitError(f"{engine.kind} answers, but has no Compose command", "install the Compose plugin")
+            return DevkitError(f"{engine.kind} responds, but has no Compose command", "install the Compose plugin")
         case EngineFailure():
-            reason = f"no container engine answers at {engine.endpoint.url}: {engine.message or engine.end}"
+            reason = f"no container engine responds at {engine.endpoint.url}: {engine.message or engine.end}"
         case Unknown():
             reason = f"the container engine could not be queried: {engine.reason}"
     return DevkitError(reason, "find out why: devkit doctor")

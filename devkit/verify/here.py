@@ -126,7 +126,7 @@ def prove_without_torch(
 def prove_gpu(host: Host, answer: object, count: int) -> Iterator[StageReading]:
     """Prove that NVML sees the GPU whose device node is here."""
     if not any(map(_GPU_NODE.fullmatch, host.list("/dev"))):
-        raise StageSkipped("there is no GPU here")
+        raise StageSkipped("this machine has no GPU")
     if not isinstance(answer, NvmlAnswer):
         raise RuntimeError(answer.reason if isinstance(answer, Unknown) else str(answer))
     yield StageReading("driver", str(answer.driver))

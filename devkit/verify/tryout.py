@@ -84,7 +84,7 @@ def require_index(addresses: Iterable[str]) -> None:
     """Raise DevkitError where one of these indexes does not answer, unless uv is told to ask none."""
     if not find_offline_setting() and (host := find_unreachable(addresses)):
         raise DevkitError(
-            f"no network: {host} does not answer, and devkit try downloads from it",
+            f"no network: {host} does not respond, but devkit try downloads from it",
             "Set HTTPS_PROXY or UV_DEFAULT_INDEX, or UV_FIND_LINKS to a folder with a wheel of torch.",
         )
 

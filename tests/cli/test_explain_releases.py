@@ -350,7 +350,7 @@ def test_an_index_that_hangs_takes_no_longer_than_the_deadline(monkeypatch):
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
-        assert ask(MISSING)["not_read"] == "the index does not answer"
+        assert ask(MISSING)["not_read"] == "the index does not respond"
 
 
 def test_the_programming_interface_reads_the_same(library):

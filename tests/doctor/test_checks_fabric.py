@@ -81,7 +81,7 @@ CASES = [
     ("GPU025", virtual(license="unlicensed-unrestricted"), "warning", "in its period of grace"),
     ("GPU025", virtual(license="unlicensed-restricted"), "error", "slowed down"),
     ("GPU025", virtual(license="unknown"), "skipped", "the driver does not know"),
-    ("GPU025", virtual(license=NOT_KNOWN), "skipped", "the driver does not say"),
+    ("GPU025", virtual(license=NOT_KNOWN), "skipped", "the driver does not report it"),
     ("GPU025", healthy(), "skipped", "a real GPU needs no license"),
     ("GPU025", without_gpu(), "skipped", "no GPU"),
     ("GPU026", virtual("NVIDIA L40S-24C"), "passed", "C series"),

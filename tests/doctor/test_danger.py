@@ -124,7 +124,7 @@ JOB = changed(
         "driver.device_nodes": (*healthy().driver.device_nodes, *OTHERS_NODES),
         "nvml.gpus": (gpu(name="NVIDIA H100 80GB HBM3", capability="9.0"),),
         "engine": Unknown("there is no docker command"),
-        "trials": Unknown("no container engine answers"),
+        "trials": Unknown("no container engine responds"),
     },
 )
 LENT = changed(JOB, {"driver.withheld_nodes": OTHERS_NODES})

@@ -19,7 +19,7 @@ from tests.doctor.test_trials import NO_DRIVER, NO_TOOLKIT, PLAIN, refused, tria
 from tests.golden import assert_golden
 from tests.hosts import MACHINES, facts_of
 
-NO_ENGINE = Unknown("no container engine answers")
+NO_ENGINE = Unknown("no container engine responds")
 SOCKET = Endpoint("unix:///var/run/docker.sock", "default")
 NO_DAEMON = EngineFailure(EngineEnd.NOT_RUNNING, SOCKET, f"nothing listens on {SOCKET.url}")
 CRUN = 'Error: OCI runtime "crun" failed: exec: "crun": executable file not found in $PATH\n'
@@ -99,5 +99,5 @@ def test_the_screen_of_every_recorded_machine():
 def test_a_layer_says_what_was_seen_and_which_check_is_not_content():
     screen = "\n".join(line.text for line in format_screen(SCREENS["toolkit missing"]))
     assert "toolkit not installed; problem CTK001" in screen
-    assert "✗ Containers tried: start: docker run; do not: docker run --gpus all;" in screen
+    assert "✗ Trial containers: started: docker run; did not start: docker run --gpus all;" in screen
     assert "skipped" not in screen

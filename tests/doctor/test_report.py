@@ -200,7 +200,7 @@ def test_the_report_leads_with_one_line_a_layer_and_the_versions():
         "✓ NVML and libcuda: libcuda 580.95.05, driver 580.95.05, CUDA up to 13.0",
         "✓ Container engine: Docker 28.5.1, Compose 2.40.0",
         "✓ Container Toolkit and CDI: toolkit 1.18.2, CDI: 2 devices for 580.95.05",
-        "– Containers tried: not tried",  # noqa: RUF001
+        "– Trial containers: none",  # noqa: RUF001
         "✓ CUDA: driver up to 13.0",
         "✓ Project, hub and storage: 500 GiB free",
         "",

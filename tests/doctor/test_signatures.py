@@ -280,7 +280,7 @@ BLIND_CONTAINER = replace(LAPTOP, container="docker", docker="")
 @pytest.mark.parametrize(
     ("text", "here", "code", "evidence"),
     [
-        pytest.param(NO_GPU, BLIND_CONTAINER, "CON001", "this docker container has no GPU", id="a container without"),
+        pytest.param(NO_GPU, BLIND_CONTAINER, "CON001", "this Docker container has no GPU", id="a container without"),
         pytest.param(NO_GPU, SERVER, "PYT006", "", id="a server with a driver"),
         pytest.param(ERROR_35, LAPTOP, "CON001", "", id="no driver: then not its age"),
         pytest.param(ERROR_35, SERVER, "CUD004", "", id="a driver"),

@@ -334,7 +334,7 @@ VERSION = ("/usr/bin/nv-fabricmanager", "--version")
         pytest.param(
             PROGRAM,
             (command(*VERSION, code=1),),
-            Unknown("nv-fabricmanager --version ended with status 1 and named no version"),
+            Unknown("nv-fabricmanager --version ended with status 1 and did not print a version"),
             id="it fails",
         ),
     ],

@@ -385,7 +385,7 @@ def test_an_engine_in_front_of_the_deadline(ask_at, path):
     assert isinstance(found, Engine)
     assert found.min_api_version == "1.24"
     assert abs(found.clock_ahead_s - (978_307_200 - started)) < 5
-    assert found.proxy == Unknown("this engine does not say whether it uses a proxy")
+    assert found.proxy == Unknown("this engine does not report whether it uses a proxy")
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_an_engine_in_front_of_the_deadline(ask_at, path):
         pytest.param({"HttpProxy": "http://a:1"}, "http://a:1", id="the other one"),
         pytest.param({"HttpsProxy": "http://xxxxx:xxxxx@b:2"}, "http://b:2", id="without its login"),
         pytest.param({"HttpsProxy": None, "HttpProxy": None}, "", id="nulls"),
-        pytest.param({}, Unknown("this engine does not say whether it uses a proxy"), id="no proxy in the answer"),
+        pytest.param({}, Unknown("this engine does not report whether it uses a proxy"), id="no proxy in the answer"),
     ],
 )
 def test_the_proxy_of_the_engine(info, expected):
@@ -409,8 +409,8 @@ def test_the_proxy_of_the_engine(info, expected):
         pytest.param("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0, id="the same second"),
         pytest.param("2025-11-21T13:00:00+01:00", 1763726400.0, 0, id="another zone"),
         pytest.param("2025-11-21T11:00:00Z", 1763726400, -3600, id="an hour behind"),
-        pytest.param("", 1763726400.0, Unknown("the engine does not say what time it is"), id="no time in the answer"),
-        pytest.param("yesterday", 1.0, Unknown("the engine does not say what time it is"), id="garbage"),
+        pytest.param("", 1763726400.0, Unknown("the engine does not report its time"), id="no time in the answer"),
+        pytest.param("yesterday", 1.0, Unknown("the engine does not report its time"), id="garbage"),
         pytest.param(
             "2025-11-21T11:00:00Z", None, Unknown("the time of the request was not recorded"), id="not recorded"
         ),

@@ -280,7 +280,7 @@ def test_a_toolkits_version_is_read_from_its_files(tmp_path, files, links, versi
         tmp_path, {"/opt/cuda/bin/nvcc": ""} | files if not links else files, {"CUDA_HOME": "/opt/cuda/"}, links
     )
     found = read_cuda_toolkit(machine)
-    said = Release.parse(version) if version else Unknown("/opt/cuda does not say its version")
+    said = Release.parse(version) if version else Unknown("/opt/cuda does not state its version")
     assert found == CudaFolder("/opt/cuda", "CUDA_HOME", said)
 
 

@@ -246,7 +246,7 @@ def test_the_cost_is_said_before():
     plan = solve(need("flash-attn", "<2.8"), need("deepspeed"), builds=(EXTENSION,))
     minutes = plan.compiled[1].core_minutes
     lines = list(list_compile_costs(plan, cores=16, memory_gb=40))
-    assert lines[0].startswith("deepspeed compiles at its first use")
+    assert lines[0].startswith("deepspeed compiles when it is first used")
     assert f"about {-(-minutes // 4)} minutes here with 4 jobs of up to 9 GB" in lines[1]
     assert "when the container is created, its duration is unknown" in lines[2]
     assert "1 job of" in list(list_compile_costs(plan, cores=16, memory_gb=2))[1]

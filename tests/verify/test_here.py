@@ -59,7 +59,7 @@ def test_a_project_without_torch_is_proved_by_its_own_imports_and_command(verify
     if document["device"]["kind"] == "cpu":
         assert document["conclusion"] == (
             "proved on cpu: the project and its requirements can be imported and its command runs"
-            " (not proved: gpu; there is no GPU here)"
+            " (not proved: gpu; this machine has no GPU)"
         )
 
 

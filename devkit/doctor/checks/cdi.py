@@ -98,7 +98,7 @@ def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     require_nvidia_gpu(facts)
     specs = require(facts.cdi)
     found = tuple(spec for spec in specs if spec.kind == CDI_GPU_KIND or (spec.error and "nvidia" in spec.path))
-    skip_if(not found, "no CDI specification names nvidia.com/gpu")
+    skip_if(not found, "no CDI specification lists nvidia.com/gpu")
     return found
 
 
@@ -198,7 +198,7 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Problem]:
     specs = [spec for spec in require_gpu_cdi_specs(facts) if not spec.error and spec.devices]
     require_container_engine(facts)
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
-    skip_if(is_in_wsl(facts), "in WSL all GPUs share the node /dev/dxg")
+    skip_if(is_in_wsl(facts), "in WSL, all GPUs share the node /dev/dxg")
     has_mig = any(gpu.mig_enabled is True for gpu in gpus)
     for spec in specs:
         path, numbered = spec.path, {name for name in spec.devices if name.isdigit()}
@@ -242,14 +242,14 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Problem]:
         and engine.version.numbers[:2] == PODMAN_OF_ONE_CDI_FOLDER
     )
     searched = ("/etc/cdi",) if is_of_one else engine.cdi_spec_dirs
-    skip_if(not searched, "the engine does not name its CDI folders")
+    skip_if(not searched, "the engine does not list its CDI folders")
     folders = {normalize_folder(folder) for folder in searched}
     if any(find_folder(spec) in folders for spec in specs):
         return
     if not isinstance(engine.cdi_devices, Unknown) and engine.cdi_devices:
         return
     searched_by = (
-        f"Podman {engine.version} searches /etc/cdi alone"
+        f"Podman {engine.version} searches only /etc/cdi"
         if is_of_one
         else f"engine: CDISpecDirs {join_words(searched)}"
     )

@@ -107,7 +107,7 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Problem]:
 @check("WSL005", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
 def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Problem]:
     skip_if(is_in_container(facts), "only the WSL guest and Windows show .wslconfig")
-    settings = require_some(require_system(facts).wsl_settings, "there is no .wslconfig")
+    settings = require_some(require_system(facts).wsl_settings, ".wslconfig does not exist")
     if not settings.gpu_support:
         yield problem(
             "switched-off",

@@ -13,7 +13,17 @@ from devkit.doctor.report.report import Report, ReportedFinding
 from devkit.doctor.trials import describe_trials, describe_way, find_fault, list_trials
 from devkit.facts.engine import Compose, Engine, EngineFailure, Toolkit
 from devkit.facts.gpu import Amd, Driver, FailedGpu, GpuHealth, NvmlAnswer, NvmlFailure
-from devkit.facts.machine import Container, Distribution, Platform, Python, Storage, System, Torch, Wsl
+from devkit.facts.machine import (
+    Container,
+    Distribution,
+    Platform,
+    Python,
+    Storage,
+    System,
+    Torch,
+    Wsl,
+    name_container,
+)
 from devkit.facts.model import Facts
 from devkit.facts.project import Project
 from devkit.facts.runs import Hub
@@ -73,7 +83,7 @@ def _read_connections(facts: Facts) -> Iterator[LayerReading]:
 
 def _describe_gpu(gpu: object) -> str:
     if isinstance(gpu, FailedGpu):
-        return "GPU that does not answer"
+        return "GPU that does not respond"
     memory = getattr(gpu, "memory_bytes", None)
     size = f", {format_bytes(memory)}" if isinstance(memory, int) else ""
     return f"{getattr(gpu, 'name', 'GPU')}{size}"
@@ -154,7 +164,7 @@ def _read_trials(facts: Facts) -> Iterator[LayerReading]:
 def _read_container(facts: Facts) -> Iterator[LayerReading]:
     side = _find_workload_facts(facts)
     if isinstance(side.container, Container):
-        yield LayerReading("kind", side.container.kind, f"inside a {side.container.kind} container")
+        yield LayerReading("kind", side.container.kind, f"inside this {name_container(side.container.kind)}")
         yield LayerReading("NVIDIA_VISIBLE_DEVICES", side.container.visible_devices or "unset")
         if isinstance(side.container.shm_bytes, int):
             yield LayerReading("/dev/shm", format_bytes(side.container.shm_bytes))  # noqa: S108 - a name to show
@@ -271,7 +281,7 @@ STACK_LAYERS = (
     ("libraries", "NVML and libcuda", "the driver's own libraries"),
     ("engine", "Container engine", "Docker or Podman"),
     ("toolkit", "Container Toolkit and CDI", "how the engine exposes GPUs to containers"),
-    ("trials", "Containers tried", "whether a container starts and gets the GPUs"),
+    ("trials", "Trial containers", "whether a container starts and gets the GPUs"),
     ("container", "Container", "what the container received"),
     ("cuda", "CUDA", "image and wheel compared with the driver"),
     ("python", "Python and torch", "the workload's libraries"),

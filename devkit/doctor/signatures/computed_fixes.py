@@ -57,7 +57,7 @@ def _find_torch_fix(values: TextFacts, capabilities: tuple[ComputeCapability, ..
         return None
     cuda = load_tables().torch.indexes[wheel.label].cuda
     oldest = find_oldest_driver(cuda) if cuda is not None and driver is None else None
-    needs = f", on a driver of {oldest} or newer" if oldest else ""
+    needs = f", with driver {oldest} or newer" if oldest else ""
     return Fix(
         f"Install torch {wheel.version} built for CUDA {cuda}: {why}{needs}.",
         (f"pip install --force-reinstall torch=={wheel.version} --index-url {wheel.index_url}",),
@@ -90,7 +90,7 @@ def _fix_torch_for_gpu(captures: Mapping[str, str], values: TextFacts) -> Fix | 
 def _fix_torch_for_driver(captures: Mapping[str, str], values: TextFacts) -> Fix | None:
     if values.driver is None and values.reported_cuda is None:
         return None
-    runs = f"driver {values.driver}" if values.driver else f"a driver that says CUDA {values.reported_cuda}"
+    runs = f"driver {values.driver}" if values.driver else f"a driver that reports CUDA {values.reported_cuda}"
     return _find_torch_fix(values, values.capabilities, why=f"{runs} runs it")
 
 
@@ -216,7 +216,7 @@ def _fix_library_release(captures: Mapping[str, str], values: TextFacts) -> Fix:
             leaves_choice=True,
         )
     return Fix(
-        f"Upgrade {library} to {captures['added']} or newer; if it is pinned, install a release of {caller} from that time.",
+        f"Upgrade {library} to {captures['added']} or newer; if it is pinned, install a release of {caller} from the same time.",
         (f"pip install --upgrade '{library}>={captures['added']}'", "pip check"),
         Side.CONTAINER,
     )
@@ -231,7 +231,7 @@ def _fix_by_history(captures: Mapping[str, str], values: TextFacts) -> Fix:
     library, removed, added, caller = (captures[each] for each in ("library", "removed", "added", "caller"))
     if not removed:
         until = captures["until"]
-        summary = f"Install {library} {added} or newer{f', and below {until}, which has removed it' if until else ''}."
+        summary = f"Install {library} {added} or newer{f', but below {until}, which removed it' if until else ''}."
         return Fix(summary, (f"{install} '{library}>={added}{f',<{until}' if until else ''}'",), Side.CONTAINER)
     first, below = captures["first"], captures["below"]
     older = f"{library} {below[2:]} or older" if below.startswith("<=") else f"{library} below {removed}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from devkit.doctor.model import Confidence
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.text_facts import TextFact, TextFacts
-from devkit.facts.machine import Circumstances
+from devkit.facts.machine import Circumstances, name_container
 
 if TYPE_CHECKING:
     from devkit.facts.model import Facts
@@ -50,7 +50,7 @@ def _ask_circumstances(here: Circumstances) -> Ask:
         _PODMAN: "docker is Podman" if here.docker == "podman" else "",
         _SNAP: "docker is a snap" if here.docker == "snap" else "",
         _DOCKER: "docker is Docker's own" if here.docker == "docker" else "",
-        _BLIND: f"this {here.container} container has no GPU" if here.container and not here.has_device else "",
+        _BLIND: f"this {name_container(here.container)} has no GPU" if here.container and not here.has_device else "",
     }
 
     def ask(code: str) -> Witness | None:

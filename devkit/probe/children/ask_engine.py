@@ -154,7 +154,7 @@ def ask_client(client: Any, resource: str, timeout_s: float) -> Any:  # noqa: AN
 def parse_answer(resource: str, status: int, reason: str, body: bytes) -> Any:  # noqa: ANN401 - no types
     """Parse the answer to a request. Raises ValueError for anything but JSON, and EngineError."""
     if len(body) == MAX_RESPONSE_BYTES:
-        raise ValueError(f"the answer for {resource} had no end")
+        raise ValueError(f"the answer for {resource} was incomplete")
     if status != HTTP_OK:
         kind = EngineError if status >= HTTP_SERVER_ERROR else ValueError
         raise kind(f"{resource} was answered with {f'{status} {reason}'!r}: {body[:200].decode(errors='replace')}")

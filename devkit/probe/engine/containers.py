@@ -69,7 +69,7 @@ def _variables(config: JsonObject) -> dict[str, str]:
 
 def _number(described: JsonObject, key: str) -> int | Unknown:
     number = get_int(described, key)
-    return Unknown(f"the engine says no {key}") if number is None or number < 0 else number
+    return Unknown(f"the engine does not report {key}") if number is None or number < 0 else number
 
 
 def _short_id(one: JsonObject, key: str) -> str:

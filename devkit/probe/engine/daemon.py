@@ -61,7 +61,7 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     if get_object(reply, "info") and get_object(reply, "version"):
         return _engine(host, endpoint, reply)
     if "info" in reply and "version" in reply:
-        return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "what answers there speaks HTTP, but is not an engine")
+        return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "the server there speaks HTTP, but is not an engine")
     if done.code == TIMED_OUT:
         return _explain_timeout(endpoint, reply, deadline_s)
     failed = get_text(reply, "failed")
@@ -117,7 +117,7 @@ def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: floa
     if "version" in reply:
         # It works, and takes long over its settings: each specification among hundreds is read for them.
         return Unknown(f"the engine reported its version, but not its settings within {deadline_s:g} s", is_lost=True)
-    return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered nothing within {deadline_s:g} s")
+    return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine did not respond within {deadline_s:g} s")
 
 
 def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
@@ -141,7 +141,7 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
     return Engine(
         endpoint=endpoint,
         kind=kind,
-        version=Release.find(get_text(version, "Version")) or Unknown("the engine did not say its version"),
+        version=Release.find(get_text(version, "Version")) or Unknown("the engine did not report its version"),
         api_version=get_text(version, "ApiVersion"),
         operating_system=get_text(info, "OperatingSystem"),
         machine=get_text(info, "Architecture"),
@@ -164,7 +164,7 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
         containers=parse_running_containers(reply),
         stopped=parse_stopped_containers(reply),
         images=parse_local_images(reply),
-        runc=Release.find(components.get("runc", "")) or Unknown("the engine does not say the version of its runc"),
+        runc=Release.find(components.get("runc", "")) or Unknown("the engine does not report the version of its runc"),
     )
 
 
@@ -193,7 +193,7 @@ def _find_daemon_folders(
 def parse_proxy(info: dict[str, Any]) -> str | Unknown:
     """Parse the proxy that the engine pulls through, without its login; "" for none."""
     if "HttpsProxy" not in info and "HttpProxy" not in info:
-        return Unknown("this engine does not say whether it uses a proxy")
+        return Unknown("this engine does not report whether it uses a proxy")
     return strip_url_credentials(str(info.get("HttpsProxy") or info.get("HttpProxy") or ""))
 
 
@@ -206,7 +206,7 @@ def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | 
         engine_time = datetime.fromisoformat(str(info.get("SystemTime", "")))
         return round(engine_time.timestamp() - read_at)
     except (ValueError, OverflowError):
-        return Unknown("the engine does not say what time it is")
+        return Unknown("the engine does not report its time")
 
 
 # Podman without its API socket, which its own command does not need.

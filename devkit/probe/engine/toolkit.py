@@ -79,7 +79,7 @@ def read_toolkit(host: Host) -> Toolkit:
     ldconfig, features = _of(command, "ldconfig", ""), _section(config, "features")
     # An @ means "on the host"; without it the path is the container's, which is not visible from here.
     default = next((path for path in LDCONFIG_PATHS if host.stat(path) is not None), NO_LDCONFIG)
-    ldconfig_exists: bool | Unknown = Unknown("config.toml names no ldconfig of the host")
+    ldconfig_exists: bool | Unknown = Unknown("config.toml does not specify a host ldconfig")
     if isinstance(ldconfig, Unknown):
         ldconfig_exists = ldconfig
     elif not ldconfig:

@@ -147,7 +147,7 @@ def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
     is_open: bool | Unknown = "Open Kernel Module" in text if text else Unknown("/proc/driver/nvidia is not visible")
     found = _VERSION.fullmatch((version or "").strip()) or _VERSION.search(text or "")
     if found is None:
-        return Unknown("the loaded module does not say its version"), is_open
+        return Unknown("the loaded module does not report its version"), is_open
     return Release.parse(found[0]), is_open
 
 
@@ -199,7 +199,7 @@ def read_fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release
     return Release.find(done.out) or explain_failure(
         (FABRIC_MANAGER, "--version"),
         done,
-        f"{FABRIC_MANAGER} --version ended with status {done.code} and named no version",
+        f"{FABRIC_MANAGER} --version ended with status {done.code} and did not print a version",
     )
 
 
@@ -208,7 +208,7 @@ def add_installation(host: Host, driver: Driver) -> Driver:
     gpus = driver.pci_gpus
     is_here = isinstance(driver.loaded, Release) or (not isinstance(gpus, Unknown) and bool(gpus))
     if not is_here or read_platform(host) is not Platform.LINUX:
-        unread = Unknown("only read beside an NVIDIA GPU of this system")
+        unread = Unknown("only read on systems with an NVIDIA GPU")
         fields: dict[str, Any] = dict.fromkeys(_INSTALLATION, unread)
         return replace(driver, **fields)
     signer, is_enrolled = _signature(host, driver)

@@ -273,7 +273,7 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
     if not reply:
         return HEALTH_NOT_READ
     remap_pending, remap_failed = (parse_reading(reply, "remapped_rows", _flag_at(place)) for place in (2, 3))
-    hidden = Unknown("the driver does not say")
+    hidden = Unknown("the driver does not report it")
     is_corrupted = any(
         isinstance(reading, Mapping) and reading.get("code") == CORRUPTED_INFOROM for reading in reply.values()
     )
@@ -364,7 +364,7 @@ def parse_reading(reply: Mapping[str, Any], name: str, meaning: Callable[[Any], 
     if not isinstance(answer, Mapping):
         return DOES_NOT_APPLY
     if "value" not in answer:
-        return Unknown(str(answer.get("unknown") or "NVML did not say"))
+        return Unknown(str(answer.get("unknown") or "NVML did not report it"))
     try:
         return meaning(answer["value"])
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError):

@@ -81,7 +81,7 @@ def _width(text: str) -> int | Unknown:
     lanes = parse_int(text)
     if lanes in _WIDTHS:
         return lanes
-    return Unknown(f"the bus answers {text!r}" if text else "the kernel does not say")
+    return Unknown(f"the bus answers {text!r}" if text else "the kernel does not report it")
 
 
 def _bridges(path: str) -> tuple[str, ...] | Unknown:
@@ -92,7 +92,7 @@ def _bridges(path: str) -> tuple[str, ...] | Unknown:
 
 def _numa_node(text: str) -> int | Unknown:
     node = parse_int(text)
-    return Unknown("the firmware does not say") if node is None or node < 0 else node
+    return Unknown("the firmware does not report it") if node is None or node < 0 else node
 
 
 def _bar1_bytes(device_id: str, resource: str) -> int | Unknown:

@@ -76,4 +76,4 @@ def _ratio(fields: list[str]) -> float | None:
 
 def _kills(text: str | None, path: str) -> int | Unknown:
     found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
-    return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")
+    return int(found[1]) if found else Unknown(f"{path} does not report how many were killed")

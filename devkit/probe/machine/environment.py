@@ -100,10 +100,10 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
     paths = find_libraries(host, "libnvidia-ml.so.1", cache)
     inside = detect_container(host) != ""
     # The hardware clock of the virtual machine is Windows's; the guest's own stops while the machine sleeps.
-    clock_behind_s: int | Unknown = Unknown("this guest shows no hardware clock")
+    clock_behind_s: int | Unknown = Unknown("this guest has no hardware clock")
     if (hardware_s := parse_int(host.read(HARDWARE_CLOCK) or "")) is not None:
         guest_s = parse_int(host.run(("date", "+%s")).out)
-        clock_behind_s = Unknown("date did not say the time") if guest_s is None else hardware_s - guest_s
+        clock_behind_s = Unknown("date did not print the time") if guest_s is None else hardware_s - guest_s
     return Wsl(
         has_dxg=host.stat("/dev/dxg") is not None,
         libraries=host.list(WSL_LIBRARIES),

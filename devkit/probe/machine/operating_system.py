@@ -53,7 +53,7 @@ def read_system(host: Host) -> System:
         platform=platform,
         kernel=kernel,
         machine=machine,
-        distribution=Unknown("there is no /etc/os-release")
+        distribution=Unknown("/etc/os-release does not exist")
         if os_release is None
         else Distribution(
             id=values.get("ID", "linux"),
@@ -71,7 +71,7 @@ def read_system(host: Host) -> System:
         runs_systemd=systemd is not None and systemd.kind == "directory",
         wsl_settings=read_wsl_settings(host, platform),
         tegra=read_tegra(host),
-        host_name=name or Unknown("neither the kernel nor the environment says so"),
+        host_name=name or Unknown("neither the kernel nor the environment shows it"),
         managed_by=_find_manager(host),
         is_in_job=any(host.env.get(variable) for variable, _ in SCHEDULERS),
         image_tool=_find_image_tool(host, values.get("ID", "")),
@@ -117,7 +117,7 @@ def _docker_group(host: Host, *, user: int | None, groups: tuple[int, ...]) -> t
     """Return whether the user is a member of the docker group by the files, and whether this session carries it."""
     text = host.read("/etc/group")
     if text is None:
-        unread = Unknown("there is no readable /etc/group")
+        unread = Unknown("/etc/group is missing or unreadable")
         return unread, unread
     entry = next((line.split(":") for line in text.splitlines() if line.startswith("docker:")), None)
     if entry is None or len(entry) < 4 or parse_int(entry[2]) is None:

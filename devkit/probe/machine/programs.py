@@ -80,11 +80,11 @@ def read_library_release(host: Host, path: str) -> Release | Unknown:
     real = host.link(path) or path
     tail = real.rpartition(".so.")[2]
     if "." not in tail:
-        return Unknown(f"the file name {real} carries no version")
+        return Unknown(f"the file name {real} does not contain a version")
     try:
         return Release.parse(tail)
     except ValueError:
-        return Unknown(f"the file name {real} carries no version")
+        return Unknown(f"the file name {real} does not contain a version")
 
 
 def split_search_path(path: str) -> tuple[str, ...]:

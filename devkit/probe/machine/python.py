@@ -101,10 +101,10 @@ def _torch(host: Host, python: WorkloadPython) -> Torch | Unknown | None:
             continue
         values = {name: value.strip("'\"") for name, value in _TORCH_VALUE.findall(text)}
         if not values.get("__version__"):
-            return Unknown(f"{folder}/torch/version.py does not say its version")
+            return Unknown(f"{folder}/torch/version.py does not state its version")
         hip, written = values.get("hip"), values.get("cuda", "")
         # A file without the line says nothing; only `None` means a CPU build.
-        cuda = Release.find(written) or Unknown(f"{folder}/torch/version.py does not say its CUDA")
+        cuda = Release.find(written) or Unknown(f"{folder}/torch/version.py does not state its CUDA")
         return Torch(values["__version__"], None if written == "None" else cuda, None if hip in (None, "None") else hip)
     return None
 
@@ -166,7 +166,7 @@ def _toolkit_release(host: Host, folder: str) -> Release | Unknown:
     if not text:
         # Packages of a distribution install without the file, into a folder that is named for the release.
         text = (host.link(folder) or "").rpartition("/cuda-")[2]
-    return Release.find(text) or Unknown(f"{folder} does not say its version")
+    return Release.find(text) or Unknown(f"{folder} does not state its version")
 
 
 def read_libstdcxx(host: Host, prefix: str) -> Library | None:

@@ -72,7 +72,7 @@ def read_limits(host: Host) -> Limits | Unknown:
         cpu_count=group.cpu_count,
         numa_nodes=_numa_nodes(host),
         swap_bytes=parse_memory_size(memory, "SwapTotal"),
-        interfaces=interfaces if host.list(INTERFACES) else Unknown(f"{INTERFACES} is empty or not there"),
+        interfaces=interfaces if host.list(INTERFACES) else Unknown(f"{INTERFACES} is empty or missing"),
         default_interface=_default_interface(host),
         has_infiniband=bool(host.list(INFINIBAND)),
         fabric_ports=tuple(_fabric_ports(host)),
@@ -107,7 +107,7 @@ def _limit(text: str | None, name: str) -> int | Unknown | None:
     """The soft limit called `name` in /proc/self/limits."""
     found = re.search(rf"^{name}\s+(\d{{1,18}}|unlimited)\s", text or "", re.MULTILINE)
     if found is None:
-        return Unknown(f"{LIMITS} does not say {name!r}")
+        return Unknown(f"{LIMITS} does not report it {name!r}")
     return None if found[1] == "unlimited" else int(found[1])
 
 
@@ -227,7 +227,7 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
                 is_writable=host.is_writable(nearest),
                 owner_uid=found.uid if found else NOBODY_KNOWN,
                 file_system=kind,
-                free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
+                free_bytes=Unknown(f"the file system of {nearest} does not report it") if free is None else free,
                 free_files=Unknown(f"the file system of {nearest} does not count its files")
                 if files is None
                 else files,

@@ -100,7 +100,7 @@ def graphics_are_complete(facts: Facts) -> Iterator[Problem]:
     container = require_container(facts)
     if "graphics" not in (container.driver_capabilities or "").split(","):
         raise NotApplicable("the container does not request graphics")
-    skip_if(is_in_wsl(facts), "in WSL graphics go through Windows")
+    skip_if(is_in_wsl(facts), "in WSL, graphics go through Windows")
     missing = require(container.missing_graphics)
     capability = f"NVIDIA_DRIVER_CAPABILITIES={container.driver_capabilities}"
     if "libEGL_nvidia.so.0" in missing:

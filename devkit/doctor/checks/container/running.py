@@ -66,7 +66,7 @@ def _format_variable(value: str | Unknown | None) -> str:
 @check("CON006", causes=("CON001",))
 def dev_container_requests_gpu(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
-    skip_if(not require_nvml(facts).gpus, "NVML shows no GPU that could be given")
+    skip_if(not require_nvml(facts).gpus, "NVML does not list a GPU that could be exposed")
     containers = find_dev_containers(facts, engine)
     skip_if(not containers, "no dev container of this project is running")
     for container in containers:

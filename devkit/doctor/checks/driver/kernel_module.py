@@ -54,7 +54,7 @@ def driver_loaded(facts: Facts) -> Iterator[Problem]:
     driver = require_driver(facts)
     if require(driver.loaded) is None:
         if isinstance(driver.pci_gpus, Unknown) or not driver.pci_gpus:
-            raise NotApplicable("NVML answers for a GPU that is not on this PCI bus")
+            raise NotApplicable("NVML reports a GPU that is not on this PCI bus")
         yield _find_cause(facts, driver, driver.pci_gpus)
 
 
@@ -164,7 +164,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Problem]:
         require(driver.pci_gpus)
         return
     works = not has_fewer_gpus_than_bus(facts)
-    skip_if(works and not old, "the kernel log names a GPU that NVML can use now")
+    skip_if(works and not old, "NVML can now use the GPU in the kernel log")
     has_kepler = any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID for gpu in old)
     yield problem(
         "not-supported",

@@ -138,7 +138,7 @@ def engine_supports_gpus(facts: Facts) -> Iterator[Problem]:
 def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
-        raise NotApplicable("the engine gets its proxy from elsewhere")
+        raise NotApplicable("the engine gets its proxy from a different source")
     settings = facts.clients.settings if isinstance(facts.clients, Clients) else None
     settings = None if isinstance(settings, Unknown) or (settings and settings.error) else settings
     if settings is not None and not isinstance(settings.proxies, Unknown):

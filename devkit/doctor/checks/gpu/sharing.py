@@ -50,7 +50,7 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Problem]:
 
 @check("GPU035", require_visible_gpu, causes=DEEP_CODES)
 def mps_is_reachable(facts: Facts) -> Iterator[Problem]:
-    mps = require_some(require(facts.limits).mps, "MPS is not configured, and no MPS daemon answers")
+    mps = require_some(require(facts.limits).mps, "MPS is not configured, and no MPS daemon responds")
     control = f"{mps.pipe_directory}/control"
     if not mps.answers:
         yield problem("no-daemon", folder=mps.pipe_directory, evidence=(f"{control}: not there", *mps.settings))

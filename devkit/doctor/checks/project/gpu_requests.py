@@ -203,7 +203,7 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Problem]:
     ]
     skip_if(not requirements, "no devcontainer.json uses hostRequirements.gpu")
     if not isinstance(facts.engine, Engine):
-        raise NotApplicable("no container engine answers")
+        raise NotApplicable("no container engine responds")
     skip_if(not is_local_engine(facts.engine), "the engine runs on another machine")
     engine = facts.engine
     for container, requirement in requirements:
@@ -234,7 +234,7 @@ def _compare_with_engine(
             found_at=requirement,
             evidence=(f"docker info: runtimes {runtimes}", stated),
             repairs=(by_flag, removal) if runs_by_args else (),
-            how="Docker Desktop passes on GPUs" if is_desktop else "the engine has CDI devices",
+            how="Docker Desktop exposes GPUs" if is_desktop else "the engine has CDI devices",
         )
 
 
@@ -393,7 +393,7 @@ def project_containers_start(facts: Facts) -> Iterator[Problem]:
     trials = require(facts.trials)
     found = tuple(judge_trials(facts, tuple(each for each in trials.tried if each.way is Way.PROJECT)))
     if trials.untried and not found:
-        raise NotApplicable(f"not tried of the project: {join_words(trials.untried)}", is_lost=True)
+        raise NotApplicable(f"parts of the project that were not tried: {join_words(trials.untried)}", is_lost=True)
     skip_if(not any(each.way is Way.PROJECT for each in trials.tried), "no container of the project was tried")
     yield from found
 

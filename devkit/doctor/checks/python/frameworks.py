@@ -28,7 +28,7 @@ def frameworks_fit_the_gpus(facts: Facts) -> Iterator[Problem]:
     judged = [package for package in installed if "+" not in package.version and _find_build(package.name, package)]
     if not judged:
         shown = join_words(f"{package.name} {package.version}" for package in installed)
-        raise NotApplicable(f"the tables do not know what {shown} was built for")
+        raise NotApplicable(f"the tables do not list what {shown} was built for")
     for package in judged:
         yield from (
             _judge_jax(facts, package, packages)

@@ -59,7 +59,7 @@ def torch_has_kernels(facts: Facts) -> Iterator[Problem]:
     skip_if(not facts.gpus, "no GPU answers")
     row = find_wheel_row(torch.version, cuda, require_system(facts).machine)
     if row is None:
-        raise NotApplicable(f"the tables do not know what torch {torch.version} with CUDA {cuda} was built for")
+        raise NotApplicable(f"the tables do not list what torch {torch.version} with CUDA {cuda} was built for")
     driver = find_driver_cuda(facts)
     compiles = driver is None or driver.can_compile(cuda)
     for gpu in facts.gpus:
@@ -143,7 +143,7 @@ def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Problem]:
     selected = python.cuda_visible_devices or ""
     if not any(entry.strip().isdigit() for entry in selected.split(",")):
         raise NotApplicable("CUDA_VISIBLE_DEVICES selects no GPU by number")
-    skip_if(len({gpu.name for gpu in facts.gpus}) < 2, "all GPUs here are of one kind")
+    skip_if(len({gpu.name for gpu in facts.gpus}) < 2, "all GPUs here are the same model")
     order = require(python.cuda_device_order)
     if order == "PCI_BUS_ID":
         return

@@ -24,7 +24,7 @@ def _require_steps(facts: Facts, *beginnings: str) -> tuple[Step, ...]:
     steps = tuple(step for step in _require_torch_call(facts).steps if step.name.startswith(beginnings))
     if all(step.end is StepEnd.SKIPPED for step in steps):
         raise NotApplicable(
-            steps[0].detail if steps else "it was not tried: it is not installed, or torch failed before"
+            steps[0].detail if steps else "it was not tried: it is not installed, or torch failed earlier"
         )
     return steps
 
