@@ -155,9 +155,9 @@ def test_gpus_are_passed_on_as_the_engine_can(place, task, info, variables, expe
     [
         pytest.param(ONE, {}, {"info": "{}"}, "neither the nvidia runtime nor CDI", id="no way to a GPU"),
         pytest.param(ROCM, {}, {"no-devices": ""}, "has no /dev/kfd", id="no AMD GPU"),
-        pytest.param(ONE, {"DEVKIT_GPU": "tpu"}, {}, "is none of nvidia, cdi, cpu", id="a mode that is none"),
-        pytest.param(ONE, {"DEVKIT_DEVICES": "0;reboot"}, {}, "names no GPUs", id="no GPUs"),
-        pytest.param(ONE, {"DEVKIT_DEVICES": "0,"}, {}, "names no GPUs", id="a comma at the end"),
+        pytest.param(ONE, {"DEVKIT_GPU": "tpu"}, {}, "is not one of nvidia, cdi, cpu", id="a mode that is none"),
+        pytest.param(ONE, {"DEVKIT_DEVICES": "0;reboot"}, {}, "does not list GPUs", id="no GPUs"),
+        pytest.param(ONE, {"DEVKIT_DEVICES": "0,"}, {}, "does not list GPUs", id="a comma at the end"),
     ],
 )
 def test_what_cannot_be_passed_on_is_said_and_nothing_is_started(place, task, variables, files, message):
