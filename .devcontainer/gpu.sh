@@ -1,7 +1,7 @@
 #!/bin/sh
 # Written by devkit 0.2.0. To change it, edit devkit.toml and run `devkit init` again.
-# Asks the host's container engine how it passes on GPUs, and writes gpu.local.yml, which docker-compose.yml extends, and .env.
-# If in doubt, it does not pass on a GPU. To choose yourself, set in that .env or in the environment: DEVKIT_GPU=cpu
+# Asks the host's container engine how it exposes GPUs, and writes gpu.local.yml, which docker-compose.yml extends, and .env.
+# If in doubt, it does not expose a GPU. To choose yourself, set in that .env or in the environment: DEVKIT_GPU=cpu
 umask 077 && CDPATH='' cd -- "$(dirname -- "$0")" || exit 0
 users=$(grep -v ' # gpu\.sh$' .env 2>/dev/null) # the user's lines of it
 of_user() { printf '%s\n' "$users" | sed -n "s/^\(export \)\{0,1\}$1=//p" | sed '$!d; s/ #.*//' | tr -d "\"' [:cntrl:]"; }

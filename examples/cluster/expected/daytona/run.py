@@ -206,7 +206,7 @@ def follow(sandbox: Sandbox, session: str, command: str) -> None:
     try:
         asyncio.run(sandbox.process.get_session_command_logs_async(session, command, show, show))
     except Exception as error:  # noqa: BLE001 - whatever ends the log does not end the run
-        say(f"the log cannot be followed any more: {error}")
+        say(f"the log can no longer be followed: {error}")
 
 
 def inside(sandbox: Sandbox, words: list[str]) -> None:

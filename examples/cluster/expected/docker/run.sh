@@ -91,7 +91,7 @@ keep_token() {
 find_devices() {
     devices=${DEVKIT_DEVICES:-0,1,2,3}
     case $devices in
-        *[!0-9A-Za-z:,-]* | ,* | *, | *,,*) fail "DEVKIT_DEVICES=$devices names no GPUs" ;;
+        *[!0-9A-Za-z:,-]* | ,* | *, | *,,*) fail "DEVKIT_DEVICES=$devices does not list GPUs" ;;
     esac
 }
 
@@ -101,7 +101,7 @@ find_mode() {
     case $(engine info --format '{{json .}}') in
         *nvidia-container-runtime*) mode=nvidia ;;
         *'"nvidia.com/gpu=all"'*) mode=cdi ;;
-        *) fail 'that engine shows neither the nvidia runtime nor CDI devices: devkit doctor says how to add them there' ;;
+        *) fail 'that engine lists neither the nvidia runtime nor CDI devices: devkit doctor shows how to add them there' ;;
     esac
 }
 
@@ -116,7 +116,7 @@ create() {
             for device in $(printf '%s' "$devices" | tr , ' '); do set -- "$@" --device "nvidia.com/gpu=$device"; done
             ;;
         cpu) say 'DEVKIT_GPU=cpu: the container gets no GPU' ;;
-        *) fail "DEVKIT_GPU=$mode is none of nvidia, cdi, cpu" ;;
+        *) fail "DEVKIT_GPU=$mode is not one of nvidia, cdi, cpu" ;;
     esac
     # shellcheck disable=SC2016 # the container expands these, not this shell
     engine create "$@" \
@@ -165,7 +165,7 @@ prepare() {
     case $found in
         '') create ;;
         "$made-$mode-$devices "*) ;;
-        *' running') fail "$name runs with other settings: let it end with \`sh run.sh stop\` first" ;;
+        *' running') fail "$name runs with other settings: stop it first: \`sh run.sh stop\`" ;;
         *) engine container rm "$name" >/dev/null && create ;;
     esac
 }
@@ -222,7 +222,7 @@ run() {
                 ;;
             exited*) exit "${now#exited }" ;;
             created*) exit 75 ;;
-            '') say "the engine cannot be reached: again in $wait_s s" ;;
+            '') say "the engine cannot be reached: trying again in $wait_s s" ;;
         esac
         sleep "$wait_s" &
         wait $! || :
@@ -234,5 +234,5 @@ case ${1:-run} in
     stop) engine stop "$name" ;;
     copy) copy ;;
     fetch) fetch ;;
-    *) fail "there is no \`$1\`: see the head of this file" ;;
+    *) fail "unknown command \`$1\`: see the top of this file" ;;
 esac

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Written by devkit 0.2.0. To change it, edit devkit.toml and run `devkit init` again.
-# Asks the host's container engine how it passes on GPUs, and writes gpu.local.yml, which docker-compose.yml extends, and .env.
-# If in doubt, it does not pass on a GPU. To choose yourself, set in that .env or in the environment: DEVKIT_GPU=cpu|nvidia|cdi|podman
-# and DEVKIT_DEVICES, such as 0,2 or MIG-... or all. If devkit is installed on this host, it replaces this script, because it knows more hosts.
+# Asks the host's container engine how it exposes GPUs, and writes gpu.local.yml, which docker-compose.yml extends, and .env.
+# If in doubt, it does not expose a GPU. To choose yourself, set in that .env or in the environment: DEVKIT_GPU=cpu|nvidia|cdi|podman
+# and DEVKIT_DEVICES, such as 0,2 or MIG-... or all. If devkit is installed on this host, it replaces this script, because it supports more hosts.
 if command -v devkit >/dev/null && devkit gpu-request --modes=cpu,nvidia,cdi,podman --slug=quickstart "$0" "$@" 2>/dev/null; then exit 0; fi
 umask 077 && CDPATH='' cd -- "$(dirname -- "$0")" || exit 0
 users=$(grep -v ' # gpu\.sh$' .env 2>/dev/null) # the user's lines of it
