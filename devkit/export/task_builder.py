@@ -265,7 +265,7 @@ def plan_mounts(job: JobSettings, taken: set[str]) -> Iterator[Volume]:
         path = str(PurePosixPath(folder))
         if not (source and mark) or not folder.startswith("/") or ".." in PurePosixPath(folder).parts:
             raise DevkitError(
-                f"mount {text!r} names no storage with a path of the container",
+                f"mount {text!r} does not specify storage and a path in the container",
                 "Write it as SOURCE:/PATH, such as nas:/data.",
             )
         if hidden := sorted(each for each in taken if PurePosixPath(each).is_relative_to(path)):

@@ -41,7 +41,7 @@ def solve_contradiction(stated: Contradiction) -> SolvedSet | Unknown:
                 return SolvedSet(
                     tuple(f"{name}=={versions[name]}" for name in names if name in versions), free, wanted.python
                 )
-    return Unknown("uv finds no set of releases, whichever of the requirements is left open")
+    return Unknown("uv cannot find a set of releases, even if it ignores any one of the requirements")
 
 
 def _list_tries(stated: Contradiction) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -399,7 +399,7 @@ def _refuse_variables(path: str, text: str) -> None:
             )
         if _REMOTE_LIST.match(line):
             raise DevkitError(
-                f"{path}:{number}: it names a list of requirements on a server, which devkit does not download",
+                f"{path}:{number}: it refers to a requirements list on a server, which devkit does not download",
                 "Copy the list into the project, or plan without resolving the packages: --no-resolve.",
             )
 

@@ -283,7 +283,7 @@ def _unknown_setting(place: str, shown: str) -> DevkitError:
     known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
     misplaced = [each for each in known if each.rpartition(".")[2] == shown.rpartition(".")[2]]
     close = (misplaced or find_similar(shown, known))[:1]
-    message = f"{place}: devkit does not know the setting {shown}"
+    message = f"{place}: devkit does not have a setting {shown}"
     return DevkitError(message, suggest(close, f"It knows {', '.join(known)}."))
 
 

@@ -83,7 +83,7 @@ class PlanProof:
                 "not proved: the guide's first program prints no help, so devkit did not run it; its imports are installed",
             )
         elif "-c" in self.command.split():
-            says = (f"not proved: the guide names no program of the project, but runs: {self.command}",)
+            says = (f"not proved: the guide does not mention a program of the project, but runs: {self.command}",)
         else:
             says = (f"proved: imports and first command run ({self.command})",)
         return "; ".join([*says, *notes])
@@ -183,12 +183,12 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
     """
     resolved = plan.resolution
     if not isinstance(resolved, Resolved):
-        return PlanProof(resolved.reason if isinstance(resolved, Unknown) else "the project names no package")
+        return PlanProof(resolved.reason if isinstance(resolved, Unknown) else "the project does not list any packages")
     if (uv := find_uv()) is None:
         return PlanProof("uv is not installed")
     words, program = choose_program(root, command)
     if not (words or program):
-        return PlanProof("the guide names no program, devkit.toml has no command, and no folder is a package")
+        return PlanProof("the guide does not mention a program, devkit.toml has no command, and no folder is a package")
     with tempfile.TemporaryDirectory(prefix="devkit-prove-", ignore_cleanup_errors=True) as name:
         trial = _Environment(Path(name), uv, find_uv_cache(uv), time.monotonic() + DEADLINE_S, progress)
         (trial.folder / "home").mkdir()

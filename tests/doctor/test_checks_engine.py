@@ -397,7 +397,7 @@ CASES = [
     ("CDI002", specified(EngineKind.DOCKER, "26.0.2", "0.7.0"), "warning", "Docker just too old"),
     ("CDI002", specified(EngineKind.DOCKER, "26.1.0", "0.7.0"), "passed", "the first Docker that can"),
     ("CDI003", host(cdi=(UNREADABLE,)), "warning: this user cannot read it", "an unreadable specification"),
-    ("CDI003", host(cdi=(spec(devices=()),)), "warning: it lists no device", "an empty specification"),
+    ("CDI003", host(cdi=(spec(devices=()),)), "warning: it does not list a device", "an empty specification"),
     ("CDI003", healthy(), "passed", "a usable specification"),
 ]
 

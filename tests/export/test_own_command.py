@@ -112,9 +112,9 @@ def test_storage_of_the_users_own_is_at_its_path_on_every_engine_and_the_command
 
 def test_storage_without_a_path_or_over_what_the_job_needs_is_refused():
     says = {
-        ("nas",): "names no storage with a path",
-        ("nas:data",): "names no storage with a path",
-        ("nas:/a/../b",): "names no storage with a path",
+        ("nas",): "does not specify storage and a path",
+        ("nas:data",): "does not specify storage and a path",
+        ("nas:/a/../b",): "does not specify storage and a path",
         ("nas:/opt",): "would hide /opt/cache/",
         ("nas:/dev/shm/",): "would hide /dev/shm",
         ("a:/nas", "b:/nas/"): "would hide /nas",

@@ -325,7 +325,7 @@ def test_a_variable_in_an_included_list_is_refused(server):
 def test_a_list_on_a_server_is_not_downloaded(server):
     url, requests = server
     for option in ("-r ", "-r", "--requirement=", "-c ", "--constraint "):
-        with pytest.raises(DevkitError, match=r"^requirements.txt:1: it names a list of requirements on a server"):
+        with pytest.raises(DevkitError, match=r"^requirements.txt:1: it refers to a requirements list on a server"):
             resolve(f"{option}{url}/more.txt\nhub\n")
     assert requests == []
 

@@ -129,7 +129,7 @@ def test_an_amd_gpu_comes_by_its_nodes_and_the_group_that_may_open_them(service)
     ],
 )
 def test_what_names_no_gpu_is_refused_in_one_line(device, vendor):
-    with pytest.raises(DevkitError, match="names no GPU") as refused:
+    with pytest.raises(DevkitError, match="does not identify a GPU") as refused:
         validate_devices((device,), vendor)
     assert "\n" not in str(refused.value)
 

@@ -156,7 +156,7 @@ def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Problem]:
         evidence = (
             f"cgroup driver {engine.cgroup_driver}",
             f"Container Toolkit {version}, mode {mode}",
-            "the engine lists no CDI GPU",
+            "the engine does not list a CDI GPU",
         )
         yield problem("legacy-hook", evidence=evidence)
 

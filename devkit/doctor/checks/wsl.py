@@ -145,7 +145,7 @@ def wsl_has_memory(facts: Facts) -> Iterator[Problem]:
 def linker_finds_libcuda(facts: Facts) -> Iterator[Problem]:
     guest = require_wsl_guest(facts)
     if "libcuda.so.1" in guest.libraries and not require(guest.libcuda_link_in_cache):
-        yield problem("not-in-cache", evidence=("ldconfig -p lists no libcuda.so",))
+        yield problem("not-in-cache", evidence=("ldconfig -p does not list libcuda.so",))
 
 
 @check("WSL008")

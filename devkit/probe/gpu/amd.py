@@ -41,7 +41,7 @@ def read_amd(host: Host) -> Amd | None:
                 target=format_gfx_target(properties["gfx_target_version"]),
                 name=name,
                 device_id=f"0x{properties.get('device_id', 0):04x}",
-                memory_bytes=sum(own) or Unknown("the kernel's topology lists no local GPU memory"),
+                memory_bytes=sum(own) or Unknown("the kernel's topology does not list local GPU memory"),
             )
         )
     release = re.match(r"\d+(?:\.\d+)+", (host.read(ROCM_VERSION) or "").strip())

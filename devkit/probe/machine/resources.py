@@ -82,7 +82,7 @@ def read_limits(host: Host) -> Limits | Unknown:
             if host.stat(f"{INTERFACES}/{name}/device") and (mtu := host.read(f"{INTERFACES}/{name}/mtu"))
         ),
         numa_balancing=Unknown(f"{NUMA_BALANCING} cannot be read") if balancing is None else balancing.strip() != "0",
-        cpu_model=model[1] if model else Unknown("/proc/cpuinfo names no model"),
+        cpu_model=model[1] if model else Unknown("/proc/cpuinfo does not contain a model name"),
         nccl=tuple(_nccl(host)),
         iommu_domains=tuple(_iommu_domains(host)),
         selinux=selinux,

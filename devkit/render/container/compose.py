@@ -67,7 +67,7 @@ def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> t
     for device in devices:
         if not any(form.fullmatch(device) for form in forms):
             migs = "" if vendor == "rocm" else ", a MIG slice such as 0:1, or its MIG-… UUID"
-            raise DevkitError(f"{device!r} names no GPU", f"Give an index such as 0, a GPU-… UUID{migs}.")
+            raise DevkitError(f"{device!r} does not identify a GPU", f"Give an index such as 0, a GPU-… UUID{migs}.")
         if engine == "podman" and ":" in device:
             # Compose splits a device's name at its colons before Podman sees it.
             raise DevkitError(f"Podman rejects a MIG slice by the name {device}", "Give the slice's MIG-… UUID.")

@@ -54,7 +54,7 @@ def gpu_present(facts: Facts) -> Iterator[Problem]:
 @check("GPU002", causes=("GPU005",))
 def every_gpu_answers(facts: Facts) -> Iterator[Problem]:
     answer = require_nvml(facts)
-    skip_if(not answer.gpus, "NVML lists no GPU")
+    skip_if(not answer.gpus, "NVML does not list a GPU")
     for gpu in answer.gpus:
         if isinstance(gpu, FailedGpu):
             yield problem(
