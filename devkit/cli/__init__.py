@@ -282,9 +282,7 @@ def _report_refused_file(error: OSError) -> int:
     else:
         _discard_output()
         file = error.filename or "to standard output"
-        _print_error(
-            f"cannot write {file}: {error.strerror}", "Free some space on that disk, or write to a different disk."
-        )
+        _print_error(f"cannot write {file}: {error.strerror}", "Free some space on that disk, or use a different disk.")
     return ExitCode.WRONG_INPUT
 
 

@@ -252,9 +252,7 @@ def prove_command(
     """
     found = () if command else tuple(dict.fromkeys(find_help_commands(project.folder, scripts)))
     if not command and not found:
-        reason = (
-            "none: pass one with --command or in devkit.toml; the README does not mention a program that prints help"
-        )
+        reason = "none: pass one with --command or in devkit.toml; no program in the README prints help"
         return StageResult("command", StageStatus.SKIPPED, reason=reason)
     timeout_s = max(0.0, ends_at - time.monotonic()) if command else HELP_DEADLINE_S
     path = shlex.quote(str(Path(project.python.executable).parent))

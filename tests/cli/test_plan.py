@@ -44,9 +44,7 @@ def test_a_conflict_ends_with_1_in_text_and_json():
         pytest.param(("--driver", "newest"), "--driver 'newest' is not a version", id="a driver in words"),
         pytest.param(("--torch", "abc"), "--torch 'abc' is not a version", id="a torch in words"),
         pytest.param(("--facts", "/nowhere.json"), "cannot read /nowhere.json", id="facts that are not there"),
-        pytest.param(
-            ("--facts", __file__), "does not contain the facts of a machine", id="facts that are something else"
-        ),
+        pytest.param(("--facts", __file__), "does not contain the facts", id="facts that are something else"),
         pytest.param((*PASCAL_ON_580, "--why", "moon"), "no choice named 'moon'", id="a choice that is not made"),
     ],
 )

@@ -71,12 +71,7 @@ CASES = [
     ("PYT017", torch(failed(MULTIPLY, NO_KERNEL)), f"error: {MULTIPLY} | has no code for the GPU", "no kernels"),
     ("PYT017", torch(failed(MULTIPLY, OLD_PTX)), f"error: {MULTIPLY} | the driver cannot compile", "a newer PTX"),
     ("PYT017", torch(failed(START, NO_GPU)), f"error: {START} | CUDA sees no GPU", "no GPU"),
-    (
-        "PYT017",
-        torch(failed(IMPORT, OTHER_LIBRARY)),
-        f"error: {IMPORT} | a library from a different release",
-        "library",
-    ),
+    ("PYT017", torch(failed(IMPORT, OTHER_LIBRARY)), f"error: {IMPORT} | a library from a different", "library"),
     ("PYT017", torch(failed(IMPORT, "something new")), f"error: {IMPORT} | see its output", "unknown words"),
     ("PYT017", torch(Step(IMPORT, StepEnd.CRASHED, "SIGSEGV")), f"error: {IMPORT} | crashes (SIGSEGV)", "a crash"),
     ("PYT017", torch(Step(START, StepEnd.TIMED_OUT, "did not end")), f"error: {START} | hangs", "a hang"),

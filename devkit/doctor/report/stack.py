@@ -13,17 +13,7 @@ from devkit.doctor.report.report import Report, ReportedFinding
 from devkit.doctor.trials import describe_trials, describe_way, find_fault, list_trials
 from devkit.facts.engine import Compose, Engine, EngineFailure, Toolkit
 from devkit.facts.gpu import Amd, Driver, FailedGpu, GpuHealth, NvmlAnswer, NvmlFailure
-from devkit.facts.machine import (
-    Container,
-    Distribution,
-    Platform,
-    Python,
-    Storage,
-    System,
-    Torch,
-    Wsl,
-    name_container,
-)
+from devkit.facts.machine import Container, Distribution, Platform, Python, Storage, System, Torch, Wsl, name_container
 from devkit.facts.model import Facts
 from devkit.facts.project import Project
 from devkit.facts.runs import Hub
