@@ -280,4 +280,4 @@ def test_another_engine_is_chosen_by_its_docker_context(light, tmp_path):
         assert devkit(light, "run", "--context", "box", "--", "id", "-un", **found).stdout == "dev\n"
         assert "is removed" in devkit(light, "down", "--context", "box", "--volumes", **found).stdout
         unreachable = devkit(light, "up", "--context", "nobody", expect=2, **found).stderr
-        assert "no container engine responds at ssh://nobody: " in unreachable
+        assert "no container engine answers at ssh://nobody: " in unreachable

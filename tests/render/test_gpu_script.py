@@ -160,9 +160,9 @@ def test_podman_passes_on_a_gpu_with_its_specification(machine, way):
 @pytest.mark.parametrize(
     ("lines", "says", "clock"),
     [
-        pytest.param(None, "no container engine responds", "timeout", id="no engine"),
-        pytest.param(["exec sleep 30"], "no container engine responds", "timeout", id="an engine that hangs"),
-        pytest.param(["exec sleep 30"], "no container engine responds", "perl", id="one that hangs on macOS"),
+        pytest.param(None, "no container engine answers", "timeout", id="no engine"),
+        pytest.param(["exec sleep 30"], "no container engine answers", "timeout", id="an engine that hangs"),
+        pytest.param(["exec sleep 30"], "no container engine answers", "perl", id="one that hangs on macOS"),
         pytest.param(["echo garbage"], "no NVIDIA GPU", "perl", id="a client that talks nonsense"),
     ],
 )
