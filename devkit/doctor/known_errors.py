@@ -112,12 +112,13 @@ def explain_text(
 def _explain_words(words: Words, facts: TextFacts, *, machine: Machine | None, is_ours: bool) -> TextAnswer:
     errors, reports, rivals = ([], [], []) if words.is_history else _find_errors(words, facts)
     harmless = [match for match in errors if match.is_harmless]
-    ordered, reports = _put_in_order([match for match in errors if not match.is_harmless], reports, words)
-    if not (ordered or reports or words.is_history):
+    errors = [match for match in errors if not match.is_harmless]
+    if not (errors or words.is_history):
         from devkit.doctor.signatures.advice import read_advice
 
         advice = read_advice(words, facts)
-        ordered = [advice] if advice else []
+        errors = [advice] if advice else []
+    ordered, reports = _put_in_order(errors, reports, words)
     if goes_on_well(words, (*ordered, *reports)):
         harmless, ordered, reports = [*harmless, *(replace(each, is_harmless=True) for each in ordered)], [], []
     weak = () if is_ours or (machine and machine.is_of_text) else _find_weak(ordered, words)
@@ -135,9 +136,14 @@ def _explain_words(words: Words, facts: TextFacts, *, machine: Machine | None, i
 def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Match], list[Match]]:
     """Find the errors in a text, the lines that only report that something failed, and further explanations of its words."""
     found = list(find_errors(words, facts))
-    if not found and words.starts and len(words.shown) <= MAX_BROKEN:
-        # A narrow terminal breaks lines within words.
-        found = list(find_errors(words.join_lines(), facts))
+    if all(family.is_consequence for family, _ in found) and words.starts and len(words.shown) <= MAX_BROKEN:
+        # A narrow terminal breaks lines within words. An error counts beside the report that it failed.
+        reports = [match for _, match in found]
+        found += [
+            each
+            for each in find_errors(words.join_lines(), facts)
+            if not reports or (not each[0].is_consequence and any(_is_of_same_error(each[1], near) for near in reports))
+        ]
     direct = [each for each in found if not each[0].is_consequence]
     errors = _drop_beside_checked([match for _, match in _keep_one_of_each(_drop_overlapping(direct))])
     rivals = [match for _, match in direct if match not in errors]
@@ -225,7 +231,13 @@ def _put_in_order(errors: list[Match], reports: list[Match], words: Words) -> tu
     # connection that breaks, and the first is nearest to the cause.
     confidences = tuple(Confidence)
     reports.sort(
-        key=lambda each: (confidences.index(each.confidence), not each.code, not each.is_common, each.position)
+        key=lambda each: (
+            not (each.code or each.is_common),
+            confidences.index(each.confidence),
+            not each.code,
+            not each.is_common,
+            each.position,
+        )
     )
     return [*reports, *_order(errors, words)], []
 

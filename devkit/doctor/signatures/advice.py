@@ -30,6 +30,9 @@ def read_advice(text: Words, facts: TextFacts) -> Match | None:
         message = text.shown[start : start + _MAX_MESSAGE]
         end = _END.search(message)
         message = message[: end.start()] if end else message
+        needed = _REQUIREMENT.search(message)
+        if needed:
+            message = message[: text.find_line_end(start + needed.end()) - start]
         said, *others = SENTENCE.split(message)
         name = found[0].rstrip(": ").rpartition(".")[2]
         cause = f"{name} says: {said[:MAX_SHOWN].rstrip('. ')}"
@@ -37,7 +40,7 @@ def read_advice(text: Words, facts: TextFacts) -> Match | None:
         fix = None
         if advice and len(said.split()) >= _MIN_WORDS:
             fix = Fix(f"Follow the advice in the message: {advice[:MAX_SHOWN].rstrip('. ')}.", (), Side.PROJECT)
-        if (needed := _REQUIREMENT.search(message)) and (package := _name_package(needed["package"])):
+        if needed and (package := _name_package(needed["package"])):
             bound, version = f"{needed['bound']}{needed['version']}", facts.find_version(package)
             if version and _meets(version, bound):
                 continue

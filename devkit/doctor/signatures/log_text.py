@@ -112,9 +112,9 @@ _OF_CONTAINERS = re.compile(
 )
 """Words of container engines, clusters and environments, and of what runs in them."""
 _OTHER_PROGRAM = re.compile(
-    r"(?<![\w-])(?:node(?:js)?|npm|npx|yarn|pnpm|webpack|vite|jest|java|gradle|mvn|php\w*|ruby|rails|nginx|apache2?|httpd|caddy"
+    r"(?<![\w-])(?:node(?:js)?|npm|npx|yarn|pnpm|webpack|vite|jest|java|gradle|mvn|php[\w.]*|ruby|rails|nginx|apache2?|httpd|caddy"
     r"|postgres\w*|psycopg2?|mysqld?|mariadb|mongod?|redis(?:-server)?|elasticsearch|kafka|django|flask|celery|terraform|sshd?|postfix)"
-    r"(?:\[\d+\])?(?=[:/ .]|$)|\.(?:[jt]sx?|java|kt|rb|php):\d|\b(?:get|post|put) /\S* (?:http/)?\d|\bserver\.js\b"
+    r"(?:\[\d+\])?(?=[:/ ]|\.(?!\d)|$)|\.(?:[jt]sx?|java|kt|rb|php):\d|\b(?:get|post|put) /\S* (?:http/)?\d|\bserver\.js\b"
 )
 """Programs of other fields, as they name themselves before a message, in a command or in a frame; and requests to a server."""
 _OF_HISTORY = re.compile(

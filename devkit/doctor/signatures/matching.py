@@ -39,7 +39,7 @@ def find_template(template: str, text: Words) -> tuple[Pattern, re.Match[str]] |
     pattern = _compile(template)
     found = pattern.find(text.shown, text.lowered)
     if found and pattern.runs_on:
-        # A capture of any words at the end of an error ends with its line.
+        # A capture of any words ends with the line of its error.
         search = re.compile(pattern.regex, re.IGNORECASE)
         places = (found.start(), found.start(found.lastindex or 0))
         inside = (search.match(text.shown, found.start(), text.find_line_end(place)) for place in places)

@@ -70,7 +70,7 @@ class Pattern:
 
     `anchor` are its longest fixed words: where they do not occur, the pattern cannot either, and its regular expression
     is never compiled. `before` and `after` are the characters around the anchor that a match may take. One that `runs_on`
-    ends with a capture of any words, in quotation marks or without.
+    captures any words.
     """
 
     anchor: str
@@ -134,7 +134,7 @@ def compile_pattern(template: str) -> Pattern:
         regex=regex,
         specificity=sum(parts[place][1] for place in fixed),
         kinds={part["name"]: part["kind"] for part in found if part["name"]},
-        runs_on="text" in (found[-1]["kind"], found[-1]["quote"] and found[-2]["kind"]),
+        runs_on=any(part["kind"] == "text" for part in found),
     )
 
 

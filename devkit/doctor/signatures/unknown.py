@@ -48,7 +48,7 @@ _STATUS = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 _NO_ERROR = re.compile(
     r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
-    r"|Persistence-M|ECC|[Uu]nable to find image '[^']{1,200}' locally"
+    r"|^File \"|Persistence-M|ECC|[Uu]nable to find image '[^']{1,200}' locally"
 )
 _MILDER = re.compile(
     r"^[Ww]arning: |\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b"
