@@ -126,7 +126,6 @@ CASES = [
         "error: update the Windows driver to 580",
         "too new by Windows's numbers",
     ),
-    ("CUD005", stubs(), "passed", "neither"),
     ("CUD005", stubs(STUBS), f"warning: {STUBS}", "a folder that programs may find"),
     ("CUD005", stubs(STUBS, first_libcuda=f"{STUBS}/libcuda.so.1"), "error", "the stub comes first"),
     ("CUD005", stubs("/opt/stubs-of-mine"), "passed", "a folder that is only named alike"),
