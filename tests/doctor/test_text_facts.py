@@ -260,7 +260,9 @@ FEW_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     [
         pytest.param(BUSY, "| No MIG devices found |", "exclusive use", "MIG mode", id="MIG without devices"),
         pytest.param(MISMATCH, "# reboot\n", "old kernel module", "a reboot does not fix", id="rebooted"),
-        pytest.param(NO_LIBRARY, "* Ubuntu   Stopped   1\n", "cannot find a driver", "Ubuntu runs in WSL 1", id="WSL 1"),
+        pytest.param(
+            NO_LIBRARY, "* Ubuntu   Stopped   1\n", "cannot find a driver", "Ubuntu runs in WSL 1", id="WSL 1"
+        ),
         pytest.param(FULL, HELD.format("22.50 GiB"), "or another process", "does not fit", id="full by itself"),
         pytest.param(FEW_IDS, "ra:100000:65536\nra:1000:1\n", "user ID outside", "of 65536 IDs, but", id="range"),
         pytest.param(FEW_GPUS, "Requests:\n  nvidia.com/gpu:  2\n", "advertises none", "requests 2 GPUs", id="wanted"),
