@@ -4,9 +4,10 @@ import contextlib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -201,7 +202,7 @@ def init(
             print_choices(project.dependencies)
         print_added_packages(opened, project, needs)
         print_imports(imports)
-        offer_unknown(() if no_resolve else imports, project.settings.packages)
+        offer_unknown(project, () if no_resolve else imports)
         print_guide(guide)
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
@@ -259,6 +260,8 @@ def add_imports(
     if project.settings.ignore_dependencies or (dependencies.asks_for_packages and not is_wanted):
         return project, ()
     found = read_local_imports(str(project.root), dependencies, is_for_work=is_for_work)
+    popular = confirm_popular(project, [each.module for each in found if not each.name])
+    found = tuple(each if each.name else replace(each, name=popular.get(each.module, "")) for each in found)
     is_accepted = is_wanted or is_confirmed
     # Whether torchaudio needs its decoder depends on the release that is planned.
     known = [each for each in found if each.name and not _is_decoder(each)]
@@ -269,6 +272,14 @@ def add_imports(
     if not is_accepted or not known:
         return project, found
     return project.with_packages(map(_format_requirement, known)), found
+
+
+def confirm_popular(project: "DevkitProject", modules: "Iterable[str]") -> dict[str, str]:
+    """Return those of the modules that one of the most downloaded packages has, with all that the programs use of them."""
+    from devkit.probe.project.reader import confirm_packages
+
+    names = load_tables().imports.popular_distributions()
+    return confirm_packages(str(project.root), {each: names[each] for each in modules if each in names})
 
 
 def plan_with_imports(
@@ -389,7 +400,7 @@ def _add_if_fits(
 def find_package_needs(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
     """Find what the guide's programs import at once, and the packages that programs use, and nothing in the plan provides.
 
-    Only known names count. Where the guide installs a package with the same module, it is that one.
+    Only known names count, of the most downloaded packages too. Where the guide installs a package with the same module, it is that one.
     """
     from devkit.facts.dependencies import ImportedPackage
     from devkit.probe.dependencies.imports import is_among
@@ -399,6 +410,8 @@ def find_package_needs(project: "DevkitProject", plan: "Plan") -> "list[Imported
         return []
     found = find_unprovided(project.root, project.dependencies, plan, plan.resolution)
     names = load_tables().imports.distributions(with_compiled=True)
+    own = {each[0] for each in found.own} - names.keys()
+    names |= confirm_popular(project, (each[0] for each in found.needed if each[0] in own))
     needs = [
         ImportedPackage(module, names[module], path, line) for module, path, line in found.needed if module in names
     ]
@@ -469,20 +482,16 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
             print_wrapped(f"imported but not listed in any file: {join_some(of_kind)}; {how}")
 
 
-def offer_unknown(found: "tuple[ImportedPackage, ...]", packages: tuple[str, ...]) -> None:
-    """Print the command that adds packages of which only the index knows, by the names of the modules; none is installed unasked.
+def offer_unknown(project: "DevkitProject", found: "tuple[ImportedPackage, ...]") -> None:
+    """Print the command that adds packages of which only the index knows, by the names of the modules; none is installed unasked."""
+    from devkit.probe.project.reader import confirm_packages
 
-    `packages` are those that devkit.toml names already.
-    """
-    from devkit.probe.package_indexes import find_offline_setting
-    from devkit.probe.release_names import list_wheels
-
-    unknown = [canonicalize_name(each.module) for each in found if not each.name][:MAX_OFFERED]
-    named = [each for each in unknown if not (find_offline_setting() or isinstance(list_wheels(each), Unknown))]
+    unknown = {each.module: canonicalize_name(each.module) for each in found if not each.name}
+    named = [*confirm_packages(str(project.root), dict(islice(unknown.items(), MAX_OFFERED))).values()]
     if named:
         says = "Anybody can register a name, so look at them first. To add them:"
         print_wrapped(f"the package index has {join_words(named)}, which devkit has not checked. {says}")
-        setting = f"packages={','.join((*packages, *named))}"
+        setting = f"packages={','.join((*project.settings.packages, *named))}"
         click.echo(f"  {shlex.join(['devkit', 'init', '--set', setting])}")
 
 

@@ -564,6 +564,14 @@ class EponymousDistributions(TableRow):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PopularModules(TableRow):
+    """Modules of the most downloaded packages from a rank on, as words: the module's name, or DISTRIBUTION:MODULE."""
+
+    from_rank: int
+    modules: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompiledPackage(TableRow):
     """A Python package that compiles code against torch: while it is installed, or (`is_at_use`) when it is first used.
 
@@ -844,12 +852,18 @@ class ImportTable(Table):
     misnamed = Array("misnamed", CondaName, unique=("name",))
     same = Array("same", EponymousDistributions, unique=("subject",))
     compiled = Array("compiled", EponymousDistributions, unique=("subject",))
+    popular = Array("popular", PopularModules, unique=("from_rank",))
 
     def distributions(self, *, with_compiled: bool = False) -> dict[str, str]:
         """Return the distribution of each module; those that compile against torch only if wanted."""
         rows = (*self.same, *self.compiled) if with_compiled else self.same
         names = (name for row in rows for name in row.distributions)
         return {name.replace("-", "_"): name for name in names} | {row.module: row.distribution for row in self.renamed}
+
+    def popular_distributions(self) -> dict[str, str]:
+        """Return the most downloaded distribution that may have each module; of no use before its wheel was read."""
+        words = [word.partition(":") for row in reversed(self.popular) for word in row.modules.split()[::-1]]
+        return {module or name: name for name, _, module in words}
 
     def limits(self) -> dict[str, str]:
         """Return the versions of distributions of which not all have their module."""

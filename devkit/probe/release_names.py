@@ -249,6 +249,28 @@ class _Reader:
         return _ask_once(("asks", file, missing.owner, missing.name), ask)
 
 
+def has_names(package: str, module: str, names: Iterable[str]) -> bool:
+    """Say whether a package's newest wheel has a module, and whatever of it the dotted `names` say, as far as it was read."""
+
+    def ask(files: WheelFiles) -> Sight:
+        if not files.has(module):
+            return Sight.LACKS
+        for name in names:
+            place = module
+            for part in name.split(".")[1:]:
+                if not files.has(f"{place}.{part}"):
+                    if _find(files, place, part)[0] is Sight.LACKS:
+                        return Sight.LACKS
+                    break
+                place += f".{part}"
+        return Sight.HAS
+
+    wheels = list_wheels(package)
+    names = sorted(names)
+    question = ("uses", module, *names)
+    return not isinstance(wheels, Unknown) and _ask_once(question, ask)(WheelFiles(wheels[-1])) is Sight.HAS
+
+
 def _judge(
     candidate: Candidate, wheels: list[Wheel], sights: dict[int, Sight], place: float | None
 ) -> NameHistory | Unknown:

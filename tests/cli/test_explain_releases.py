@@ -104,6 +104,27 @@ def test_the_release_that_removed_a_name_is_read_however_the_older_ones_have_it(
     assert "torchlib 3.0 is installed, as the text says" in match["speaks_for"]
 
 
+USES = {
+    "a name": ("torchlib.New", True),
+    "a name that the older releases had": ("torchlib.Old", False),
+    "a submodule's name": ("torchlib.deep.run", True),
+    "a submodule's missing name": ("torchlib.deep.walk", False),
+    "an attribute of a name": ("torchlib.New.anything", True),
+    "the module alone": ("torchlib", True),
+}
+
+
+@pytest.mark.parametrize(("name", "has"), USES.values(), ids=USES)
+def test_a_package_has_a_name_as_its_newest_wheel_shows(library, name, has):
+    served = library(init("def Old(): ...\n"), init("New = 1\n") | {"torchlib/deep.py": "def run(): ...\n"})
+    assert release_names.has_names("torchlib", "torchlib", {name}) is has
+    assert not release_names.has_names("torchlib", "other", set())
+    assert not release_names.has_names("missing", "missing", set())
+    asked = len([each for each in served.requests if ".whl" in each])
+    assert release_names.has_names("torchlib", "torchlib", {name}) is has
+    assert len([each for each in served.requests if ".whl" in each]) == asked, "what a wheel has is asked once"
+
+
 OTHER_ERRORS = {
     "a submodule": (
         "ModuleNotFoundError: No module named 'torchlib.old'",

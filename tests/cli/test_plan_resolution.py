@@ -558,16 +558,48 @@ def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):
     assert (found.settings.packages, [each.name for each in imports]) == (("torchvision",), ["torchvision"])
 
 
-def test_what_only_the_index_knows_is_offered_and_not_installed(monkeypatch, capsys):
-    wheels = {"unidecode": ["a wheel"]}
-    monkeypatch.setattr("devkit.probe.release_names.list_wheels", lambda name: wheels.get(name, Unknown("none")))
+@pytest.fixture
+def known_names(monkeypatch):
+    """What each package's newest wheel has; every other package has nothing."""
+    known = {"ipdb": {"ipdb", "ipdb.set_trace"}, "ipython": {"IPython.embed"}, "unidecode": {"Unidecode"}}
+    monkeypatch.setattr(
+        "devkit.probe.release_names.has_names", lambda package, _, names: names <= known.get(package, set())
+    )
     monkeypatch.setattr("devkit.probe.package_indexes.find_offline_setting", lambda: "")
-    found = tuple(ImportedPackage(name, "", "run.py", 1) for name in ("Unidecode", "apex"))
-    offer_unknown((*found, ImportedPackage("tqdm", "tqdm", "run.py", 2)), ("numpy<2",))
+    return known
+
+
+def test_what_only_the_index_knows_is_offered_and_not_installed(tmp_path, known_names, monkeypatch, capsys):
+    (tmp_path / "run.py").write_text("import Unidecode, apex\nfrom preprocess.douban import read\n")
+    project = open_project(tmp_path, ProjectSettings(packages=("numpy<2",)), PathOptions())
+    known_names["preprocess"] = {"preprocess", "preprocess.clean"}
+    found = tuple(ImportedPackage(name, "", "run.py", 1) for name in ("Unidecode", "apex", "preprocess"))
+    offer_unknown(project, (*found, ImportedPackage("tqdm", "tqdm", "run.py", 2)))
     assert capsys.readouterr().out.splitlines()[-1] == "  devkit init --set 'packages=numpy<2,unidecode'"
     monkeypatch.setattr("devkit.probe.package_indexes.find_offline_setting", lambda: "UV_OFFLINE")
-    offer_unknown(found, ())
+    offer_unknown(project, found)
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("program", "added"),
+    [
+        ("import ipdb\nipdb.set_trace()\nfrom IPython import embed\n", ["ipdb", "ipython"]),
+        ("import ipdb as debugger\ndebugger.draw()\n", []),
+        ("from ipdb.draw import line\n", []),
+        ("from Unidecode import *\n", []),
+    ],
+    ids=["all is there", "an attribute is not", "a module is not", "the package is not among the most downloaded"],
+)
+def test_a_popular_package_is_added_where_it_has_what_the_program_uses(tmp_path, known_names, program, added):
+    (tmp_path / "run.py").write_text(program)
+    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    assert add_imports(project, is_confirmed=True)[0].settings.packages == tuple(added)
+    (tmp_path / "requirements.txt").write_text("rich\n")
+    (tmp_path / "README.md").write_text("```\npython run.py\n```\n")
+    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    found = find_package_needs(project, replace(GPU_PLAN, resolution=Resolved((("rich", "14.0"),))))
+    assert [each.name for each in found] == added
 
 
 def test_versions_that_the_readme_states_are_planned_and_others_are_said_with_their_reason(project, index):

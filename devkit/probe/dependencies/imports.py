@@ -168,6 +168,26 @@ def list_dotted_imports(text: str, package: Sequence[str]) -> Iterator[tuple[str
         yield from ((f"{base}{alias.name}", node.lineno) for alias in node.names)
 
 
+def list_uses(text: str, modules: Collection[str]) -> Iterator[str]:
+    """List what a file uses of these top modules, by dotted names: a.b of `from a import b`, and of `import a` with `a.b`."""
+    tree = parse_program(text) if any(each in text for each in modules) else None
+    nodes = list(ast.walk(tree)) if tree else []
+    names: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {each.asname: each.name for each in node.names if each.asname}
+            names |= {(top := each.name.partition(".")[0]): top for each in node.names if not each.asname}
+            yield from (each.name for each in node.names if each.name.partition(".")[0] in modules)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found = (f"{node.module}.{each.name}".removesuffix(".*") for each in node.names)
+            yield from (each for each in found if each.partition(".")[0] in modules)
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = names.get(node.value.id, "")
+            if name.partition(".")[0] in modules:
+                yield f"{name}.{node.attr}"
+
+
 def _list_nodes(text: str, *, is_top_only: bool, with_tried: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
     tree = parse_program(text)
     waiting: list[ast.AST] = list(tree.body) if tree else []

@@ -2,7 +2,9 @@
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,28 @@ def read_local_imports(
         declared |= {each.name for each in found}
         found += find_imported_packages(files, declared=declared, distributions=known, is_for_work=True)
     return tuple(replace(each, guide=guided.get(each.name)) for each in found)
+
+
+def confirm_packages(folder: str, packages: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the packages by module whose newest wheel has all that the programs in a folder use of the module.
+
+    The index is asked; what it does not answer in time is not confirmed, and neither is anything where it may not be asked.
+    """
+    from devkit.probe.dependencies.imports import list_uses, read_programs
+    from devkit.probe.package_indexes import find_offline_setting
+    from devkit.probe.release_names import DEADLINE_S, has_names
+    from devkit.probe.wheel_files import run_side_by_side
+
+    if not packages or find_offline_setting():
+        return {}
+    programs = read_programs(ProjectFiles(LocalHost(), folder), is_library=False, with_tests=True)
+    uses = {name for _, text in programs for name in list_uses(text, packages)}
+    tasks = {
+        module: partial(has_names, name, module, {each for each in uses if each.partition(".")[0] == module})
+        for module, name in packages.items()
+    }
+    confirmed = run_side_by_side(tasks, DEADLINE_S)
+    return {module: name for module, name in packages.items() if confirmed.get(module)}
 
 
 def find_development_choice(folder: str, dependencies: Dependencies) -> DependencyChoice:
