@@ -9,7 +9,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import TORCH_FAMILY, Resolved
 from devkit.facts.values import Unknown
 from devkit.solver.plan import CompileMode
-from devkit.text import format_count, join_some
+from devkit.text import format_count, join_some, join_words
 
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies
@@ -40,6 +40,8 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
     wheels = {each.name for each in plan.compiled if each.mode is CompileMode.WHEEL}
     built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source if name not in wheels]
     says = [f"{len(built)} built from source ({join_some(built)})"] if built else []
+    if others := [name for name, pythons in found.elsewhere if pythons and name not in wheels]:
+        says.append(f"{join_words(others)} may not build: the wheels are for other Pythons than {plan.python}")
     read = {each.package for each in found.builds} | wheels
     if unknown := [name for name in found.from_source if name not in read]:
         says.append(f"the build requirements of {join_some(unknown)} were not read")

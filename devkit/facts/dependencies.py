@@ -411,7 +411,8 @@ class ResolutionRequest:
     where it is unknown. `relaxed` are packages whose versions in the project's files do not count, `absent` those that are
     left out. With `is_alone` none of these files counts, and without `follows` only the requirements themselves are
     resolved, not what they need.
-    `as_of` is the day by which packages must have been released, but for those in `undated`, as `name` or `name=DAYS` later; "" for any.
+    `as_of` is the day by which packages must have been released, but for those in `undated`, as `name`, `name=DAYS` later or
+    `name=DAY`; "" for any.
     """
 
     python: str
@@ -465,6 +466,8 @@ class Resolved:
     """How the packages of `from_source` are built, as far as their source distributions could be read."""
     absent: tuple[str, ...] = ()
     """Packages that were left out, because the index does not have them for Linux."""
+    elsewhere: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The Pythons, such as 3.7, for which those of `from_source` have compiled wheels, as far as the index says it."""
 
 
 @dataclass(frozen=True)

@@ -376,8 +376,39 @@ def _find_installed(candidate: Candidate, folders: Iterable[str]) -> Candidate:
 
 def list_wheels(package: str) -> list[Wheel] | Unknown:
     """List a wheel of each stable release of a package, oldest first, on the first of the user's indexes that has it."""
+    found = _list_page(package)
+    if isinstance(found, Unknown):
+        return found
+    wheels = _choose_wheels(*found)
+    return wheels or Unknown(f"{package} has only source distributions, which are not read")
+
+
+def list_compiled_pythons(package: str, version: str, python: str) -> tuple[str, ...]:
+    """List the Pythons for which a release has compiled wheels for Linux.
+
+    Where it has none, but a later release has, for Pythons that are all older than `python`, those of the first such release.
+    Raises: OSError where the index does not say it.
+    """
+    found = _list_page(package)
+    if isinstance(found, Unknown):
+        raise OSError(found.reason)
+    releases: dict[Version, set[str]] = {}
+    for name, _, _ in found[0]:
+        with contextlib.suppress(InvalidWheelFilename, InvalidVersion):
+            _, release, _, tags = parse_wheel_filename(name)
+            built = {each.interpreter for each in tags if "linux" in each.platform}
+            if release >= Version(version) and built:
+                releases.setdefault(release, set()).update(built)
+    first = min(releases, default=Version(version))
+    found_tags = sorted(releases.get(first, ()))
+    pythons = tuple(f"{each[2]}.{each[3:]}" for each in found_tags if re.fullmatch(r"cp\d{2,3}", each))
+    is_older = all(Version(each) < Version(python) for each in pythons)
+    return pythons if is_older or first == Version(version) else ()
+
+
+def _list_page(package: str) -> tuple[list[tuple[str, str, str]], str, str, str] | Unknown:
+    """Return the files of a package on the first of the user's indexes that has it, with that page, its index and the login."""
     indexes = list_own_indexes()
-    says = Unknown(f"the index has no package {package}" if indexes else "the index is a folder of this machine")
     for index in indexes:
         address, login = _split_login(index)
         try:
@@ -393,9 +424,8 @@ def list_wheels(package: str) -> list[Wheel] | Unknown:
             continue
         if len(page) > MAX_PAGE_BYTES:
             return Unknown(f"the page of {package} is too long")
-        wheels = _choose_wheels(_list_files(page, kind), base, address, login)
-        return wheels or Unknown(f"{package} has only source distributions, which are not read")
-    return says
+        return _list_files(page, kind), base, address, login
+    return Unknown(f"the index has no package {package}" if indexes else "the index is a folder of this machine")
 
 
 def _split_login(index: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import partial
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,14 @@ from devkit.facts.project import is_below_index
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.requirements import INDEX_OPTIONS, OPTION, join_lines, parse_option, strip_login
 from devkit.probe.host import CALL_DEADLINE_S, TIMED_OUT, ProgramResult, run_program
-from devkit.probe.package_indexes import find_allowed_indexes, find_pip_index
+from devkit.probe.package_indexes import find_allowed_indexes, find_offline_setting, find_pip_index
 from devkit.probe.source_distributions import read_source_builds
 from devkit.text import to_one_line
 
 DEADLINE_S = 90.0
 """For all calls of one command together: where nothing is in the cache, hundreds of small answers come over a network."""
+PAGES_DEADLINE_S = 5.0
+"""For the pages of the packages that have no wheel for the plan's Python."""
 MAX_SOURCE_DISTRIBUTIONS = 24
 """Source distributions whose requirements are read for one resolution, each with another call of uv."""
 MAX_STEPS = 3
@@ -138,6 +141,7 @@ class UvResolver:
         self._ends_at: float | None = None
         self._known: Requirements = {}
         self._listing = threading.Lock()
+        self._pythons: dict[tuple[str, str, str], tuple[str, ...]] = {}
         self._unread: dict[str, str] = {}
         """Packages whose own requirements no file says, with their version."""
         self._begun: dict[tuple[ResolutionRequest, tuple[str, ...]], Future[Answer]] = {}
@@ -202,7 +206,9 @@ class UvResolver:
                 is_over = left_s <= 0 or self._stop.is_set()
                 done = ProgramResult(TIMED_OUT, "", "") if is_over else _run(command, folder, left_s, self._stop)
                 if done.code == 0:
-                    found = self._parse_lock((folder / "pylock.toml").read_text(encoding="utf-8"), unread)
+                    found = self._parse_lock(
+                        (folder / "pylock.toml").read_text(encoding="utf-8"), unread, wanted.python
+                    )
                     return replace(found, absent=tuple(sorted(absent)))
                 if elsewhere := {*map(canonicalize_name, _ELSEWHERE.findall(done.err))} - absent:
                     absent |= elsewhere
@@ -243,9 +249,9 @@ class UvResolver:
             yield "--no-deps"
         if wanted.as_of:
             yield f"--exclude-newer={wanted.as_of}T23:59:59Z"
-            for name, _, days in (each.partition("=") for each in wanted.undated):
-                until = date.fromisoformat(wanted.as_of) + timedelta(int(days)) if days else "false"
-                yield f"--exclude-newer-package={name}={until}"
+            for name, _, later in (each.partition("=") for each in wanted.undated):
+                until = str(date.fromisoformat(wanted.as_of) + timedelta(int(later))) if later.isdecimal() else later
+                yield f"--exclude-newer-package={name}={until or 'false'}"
         yield from (*sources.lists, "../lines.txt")
 
     def _order_indexes(self, sources: RequirementSources) -> Iterator[str]:
@@ -283,12 +289,14 @@ class UvResolver:
             unread[name] = version
         return True
 
-    def _parse_lock(self, text: str, unread: dict[str, str]) -> Resolved:
+    def _parse_lock(self, text: str, unread: dict[str, str], python: str) -> Resolved:
         document: dict[str, Any] = tomllib.loads(text)
         packages = [each for each in document.get("packages", ()) if "version" in each]
+        built = {canonicalize_name(each["name"]): str(each["version"]) for each in packages if not each.get("wheels")}
         return Resolved(
             packages=tuple(_read_version(canonicalize_name(each["name"]), str(each["version"])) for each in packages),
-            from_source=tuple(canonicalize_name(each["name"]) for each in packages if not each.get("wheels")),
+            from_source=tuple(built),
+            elsewhere=tuple(self._list_elsewhere([(*each, python) for each in built.items()])),
             unread=(
                 *(f"{name}, which comes from a URL" for name in self._sources.unchecked),
                 *(f"{name} {version}, which only its setup.py defines" for name, version in unread.items()),
@@ -313,6 +321,16 @@ class UvResolver:
                 }
             ),
         )
+
+    def _list_elsewhere(self, built: Collection[tuple[str, str, str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """List the Pythons for which the index has compiled wheels of packages without one for this; each is asked once."""
+        from devkit.probe.release_names import list_compiled_pythons
+        from devkit.probe.wheel_files import run_side_by_side
+
+        if not find_offline_setting():
+            new = {each: partial(list_compiled_pythons, *each) for each in built if each not in self._pythons}
+            self._pythons |= run_side_by_side(new, PAGES_DEADLINE_S)
+        yield from ((each[0], self._pythons[each]) for each in built if each in self._pythons)
 
     def _explain(self, done: ProgramResult) -> Refused | Unknown:
         if done.code == TIMED_OUT:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Protocol
 
 from devkit.compat.specifiers import satisfies, split_requirement
@@ -84,6 +84,8 @@ AT_ONCE = 3
 """Pythons that are resolved for at the same time, once the first has no resolution."""
 DAYS_LATER = (31, 122, 366)
 """Where the index has no release of a package from the requested day any more, the nearest later one is looked for."""
+WHEEL_MONTHS = 6
+"""Months after the release of a Python within which packages with compiled code got wheels for it."""
 MAX_SET_ASIDE = 3
 """Rounds of setting requirements aside that nobody could install together."""
 MAX_OTHER_PYTHONS = 2
@@ -585,11 +587,21 @@ class _Search:
         chosen: tuple[str, ...] = ()
         for machine in plan.architectures:
             request = replace(first, machine=machine, constraints=(*first.constraints, *chosen))
-            request = replace(request, undated=(*undated, *self._list_later()))
+            request = replace(request, undated=(*undated, *self._list_later(plan.python)))
             found = resolve(request)
             while isinstance(found, Refused) and request.as_of and self._take_later(_list_gone(found)):
-                request = replace(request, undated=(*undated, *self._list_later()))
+                request = replace(request, undated=(*undated, *self._list_later(plan.python)))
                 found = resolve(request)
+            before = dict(self._gone)
+            while isinstance(found, Resolved) and request.as_of and not is_alone:
+                if not self._take_later(self._list_unbuildable(found), from_step=len(DAYS_LATER)):
+                    break
+                newer = replace(request, undated=(*undated, *self._list_later(plan.python)))
+                better = resolve(newer)
+                if not isinstance(better, Resolved):
+                    break
+                request, found, before = newer, better, dict(self._gone)
+            self._gone = before
             if isinstance(found, Resolved) and not is_alone and (behind := list_lockstep(found.packages, self._tables)):
                 later = resolve(replace(request, constraints=(*request.constraints, *behind)))
                 says = f"{join_words([*behind])} {_NOT_FOUND}: {join_words([*behind.values()])}"
@@ -632,21 +644,32 @@ class _Search:
             relaxed=self._relaxed,
             absent=self._absent,
             as_of=self._request.as_of,
-            undated=(*(self._undated or ()), *self._list_later()),
+            undated=(*(self._undated or ()), *self._list_later(plan.python)),
         )
 
-    def _take_later(self, gone: list[str]) -> bool:
+    def _list_unbuildable(self, found: Resolved) -> list[str]:
+        """List the packages that compile and whose releases of the day have wheels for other Pythons alone."""
+        fixed = {name for name, need in self._required.items() if need.specifier.startswith("==")}
+        return [name for name, pythons in found.elsewhere if pythons and name not in fixed]
+
+    def _take_later(self, gone: list[str], *, from_step: int = 0) -> bool:
         """Take the next later day for packages that are gone, and for what moves with them; False where none is left."""
         pairs = [{row.name, row.behind} for row in self._tables.stack.lockstep]
         both = [*gone, *(name for pair in pairs if pair.intersection(gone) for name in pair)]
-        steps = {name: self._gone.get(name, -1) + 1 for name in dict.fromkeys(both)}
+        steps = {name: max(self._gone.get(name, -1) + 1, from_step) for name in dict.fromkeys(both)}
         self._gone |= steps
-        return bool(steps) and all(steps[name] <= len(DAYS_LATER) for name in gone)
+        return bool(steps) and all(steps[name] <= len(DAYS_LATER) + 1 for name in gone)
 
-    def _list_later(self) -> tuple[str, ...]:
+    def _list_later(self, python: str) -> tuple[str, ...]:
         """List the packages that may be newer than the requested day, each with the days later as long as it has any."""
-        later = (*(f"={days}" for days in DAYS_LATER), "")
-        return tuple(f"{name}{later[min(step, len(DAYS_LATER))]}" for name, step in self._gone.items())
+        if not self._gone:
+            return ()
+        # A Python is supported for five years (PEP 602).
+        ends = next(row.eol for row in self._tables.stack.pythons if row.version == python)
+        months = (int(ends[:4]) - 5) * 12 + int(ends[5:]) - 1 + WHEEL_MONTHS
+        wheels = f"{months // 12}-{months % 12 + 1:02}-01"
+        later = (*(f"={days}" for days in DAYS_LATER), f"={wheels}" if wheels > self._request.as_of else "", "")
+        return tuple(f"{name}{later[min(step, len(later) - 1)]}" for name, step in self._gone.items())
 
     def _list_undated(self, plan: Plan, resolve: Resolve) -> tuple[str, ...]:
         """List what need not be of the requested day: a torch that only later could serve these machines, and its needs."""
@@ -751,7 +774,10 @@ class _Search:
         if not isinstance(resolved, Resolved) or not resolved.from_source:
             return plan
         pinned = [f"{name}=={dict(resolved.packages)[name]}" for name in resolved.from_source]
-        for python in islice(self._list_other_pythons(), MAX_OTHER_PYTHONS):
+        known, others = dict(resolved.elsewhere), [*self._list_other_pythons()]
+        have = {each: sum(each in pythons for pythons in known.values()) for each in others}
+        wheeled, says = sorted(filter(have.get, others), key=lambda each: -have[each]), ""
+        for python in wheeled if known.keys() >= {*resolved.from_source} else others[:MAX_OTHER_PYTHONS]:
             found = self._ask(replace(plan, python=python), resolve, [], pinned, is_alone=True, follows=False)
             if not isinstance(found, Resolved):
                 continue
@@ -761,11 +787,11 @@ class _Search:
             has_no_wheel = f"{join_words(lacking)}: no wheel for Python {plan.python}"
             for other in self._list_plans_for_other_pythons():
                 better = self._resolve_for(other, resolve) if other.python == python else None
-                if isinstance(better, Plan):
+                is_near = python in others[:MAX_OTHER_PYTHONS]
+                if isinstance(better, Plan) and (is_near or better.torch == plan.torch):
                     return explain_field(better, PYTHON, has_no_wheel)
-            says = f"{has_no_wheel}, so the image build compiles it; Python {python} has a wheel"
-            return replace(plan, warnings=(*plan.warnings, says))
-        return plan
+            says = says or f"{has_no_wheel}, so the image build compiles it; Python {python} has a wheel"
+        return replace(plan, warnings=(*plan.warnings, says)) if says else plan
 
     def _refuse(self, refusal: Refused, resolve: Resolve | None) -> Conflict:
         """Return the conflict: uv's reason, and with a resolver the nearest plan that it does not refuse."""
@@ -844,12 +870,21 @@ def list_dated_requests(request: Request, dependencies: Dependencies, tables: Ta
     origin = f"--as-of {request.as_of}"
     # The newest minor of Python 3 that was a year old then: since 3.9 there is one each October (PEP 602).
     newest = int(request.as_of[:4]) - (2012 if int(request.as_of[5:7]) >= 10 else 2013)
-    python = Constraint(PYTHON, f"<3.{newest + 1}", origin)
-    guides = _list_guide_pythons(request, dependencies, tables, day=request.as_of)
-    pythons = ((),) if request.python or request.image else (*((guide,) for guide in guides), (python,), ())
+    limits = [Constraint(PYTHON, f"<3.{newest + 1 + more}", origin) for more in range(1 + len(tables.stack.pythons))]
+    guides = [(each,) for each in _list_guide_pythons(request, dependencies, tables, day=request.as_of)]
     for torch in _list_torch_limits(request, dependencies, tables):
+        within = replace(request, constraints=(*request.constraints, *torch))
+
+        def solve(*more: Constraint, within: Request = within) -> Plan | Conflict:
+            return solve_project(replace(within, constraints=(*within.constraints, *more)), dependencies, tables)
+
+        # Where none of the day is left, the nearest is the oldest that the machines' torch runs on.
+        best = "" if isinstance(solve(limits[0]), Plan) else getattr(solve(), "torch", "")
+        nearest = (each for each in limits if best and getattr(solve(each), "torch", "") == best)
+        python = next(nearest, limits[0])
+        pythons = ((),) if request.python or request.image else (*guides, (python,), ())
         for constraints in dict.fromkeys(pythons):
-            yield replace(request, constraints=(*request.constraints, *torch, *constraints))
+            yield replace(within, constraints=(*within.constraints, *constraints))
 
 
 def _list_guide_pythons(

@@ -125,6 +125,23 @@ def test_a_package_has_a_name_as_its_newest_wheel_shows(library, name, has):
     assert len([each for each in served.requests if ".whl" in each]) == asked, "what a wheel has is asked once"
 
 
+@pytest.mark.parametrize(
+    ("python", "pythons"), [("3.9", {"3.6", "3.7"}), ("3.7", set())], ids=["the later ones are older", "one fits"]
+)
+def test_a_release_without_wheels_has_those_of_the_first_later_one_if_all_are_for_older_pythons(
+    tmp_path, monkeypatch, python, pythons
+):
+    tags = [("1.0", "py3-none-any"), ("1.0", "cp37-cp37m-win_amd64"), ("2.0", "cp39-cp39-manylinux1_x86_64")]
+    tags += [("1.1", f"{each}-{each}m-manylinux1_x86_64") for each in ("cp36", "cp37")]
+    wheels = [make_wheel(tmp_path, "old", version, tag=tag) for version, tag in tags]
+    with serve_packages(wheels) as served:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", served.index)
+        assert {*release_names.list_compiled_pythons("old", "1.0", python)} == pythons
+        assert {*release_names.list_compiled_pythons("old", "1.1", python)} == {"3.6", "3.7"}
+        with pytest.raises(OSError, match="no package missing"):
+            release_names.list_compiled_pythons("missing", "1.0", python)
+
+
 OTHER_ERRORS = {
     "a submodule": (
         "ModuleNotFoundError: No module named 'torchlib.old'",

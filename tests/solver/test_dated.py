@@ -110,6 +110,22 @@ def test_a_package_of_which_nothing_of_that_day_is_left_is_newer_and_the_others_
     assert f"grain-nightly is newer than {DAY}: the index has none from that day that fits" in found.warnings
 
 
+@pytest.mark.parametrize(("pin", "version"), [("", "1.26.4"), ("==1.16.3", "1.16.3")], ids=["open", "pinned"])
+def test_a_package_of_the_day_that_has_wheels_for_other_pythons_alone_is_newer_unless_it_is_pinned(pin, version):
+    def answer(request):
+        # Half a year after Python 3.8, the oldest for which there is a torch that these machines run.
+        if "numpy=2020-04-01" in request.undated:
+            return resolved("numpy==1.26.4", "torch==2.0.0")
+        has = (("numpy", ("2.7", "3.7")),)
+        return resolved("numpy==1.16.3", "torch==2.0.0", from_source=("numpy",), elsewhere=has)
+
+    uv = Uv(answer)
+    found = plan(project(f"numpy{pin}"), uv, as_of="2018-10-02")
+    assert (found.resolved["numpy"], found.python, found.torch) == (version, "3.8", "2.0.0")
+    said = "numpy is newer than 2018-10-02: the index has none from that day that fits"
+    assert (said in found.warnings) == (not pin)
+
+
 def test_jax_moves_with_a_jaxlib_that_the_index_no_longer_has_of_that_day():
     def answer(request):
         if {"jax=122", "jaxlib=122"} <= {*request.undated}:

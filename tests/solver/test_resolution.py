@@ -231,10 +231,23 @@ def test_a_requested_python_stays_and_the_missing_wheel_is_said():
     )
 
 
-def test_what_has_no_wheels_anywhere_changes_no_python():
-    answer = resolved("fire==0.5.0", "torch==2.14.1", from_source=("fire",))
-    found = plan(project("fire"), Uv(answer, alone=lambda _: answer))
+@pytest.mark.parametrize("elsewhere", [(), (("fire", ()),)], ids=["not known", "known"])
+def test_what_has_no_wheels_anywhere_changes_no_python(elsewhere):
+    answer = resolved("fire==0.5.0", "torch==2.14.1", from_source=("fire",), elsewhere=elsewhere)
+    uv = Uv(answer, alone=lambda _: answer)
+    found = plan(project("fire"), uv)
     assert (found.python, found.warnings) == ("3.12", ())
+    assert {each.python for each in uv.requests_alone} == (set() if elsewhere else {"3.11", "3.10"})
+
+
+def test_a_python_further_away_is_taken_for_a_wheel_only_with_the_same_torch():
+    def answer(request):
+        versions = ("old==1", f"torch=={'2.8.0' if request.python == '3.9' else '2.14.1'}")
+        built = () if request.python in ("3.9", "3.14") else ("old",)
+        return resolved(*versions, from_source=built, elsewhere=tuple((each, ("3.9", "3.14")) for each in built))
+
+    found = plan(project("old"), Uv(answer, alone=answer))
+    assert (found.python, found.torch) == ("3.14", "2.14.1")
 
 
 def test_an_empty_project_is_what_the_tables_know_without_a_network():
