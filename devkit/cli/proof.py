@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,11 +13,15 @@ from devkit.solver.plan import CompileMode
 from devkit.text import format_count, join_some, join_words
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from devkit.facts.dependencies import Dependencies
     from devkit.render.project import DevkitProject
     from devkit.solver.plan import Plan
     from devkit.verify.plan_proof import PlanProof
 
+MAX_LACKING = 3
+"""Names that the first line shows of those that a package lacks."""
 _OF_TORCH = ("torchgen", "functorch", "triton", "nvidia")
 
 
@@ -41,7 +46,7 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
     built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source if name not in wheels]
     says = [f"{len(built)} built from source ({join_some(built)})"] if built else []
     if others := [name for name, pythons in found.elsewhere if pythons and name not in wheels]:
-        says.append(f"{join_words(others)} may not build: the wheels are for other Pythons than {plan.python}")
+        says.append(f"{join_words(others)} may not build: the index has wheels, but none for Python {plan.python}")
     read = {each.package for each in found.builds} | wheels
     if unknown := [name for name in found.from_source if name not in read]:
         says.append(f"the build requirements of {join_some(unknown)} were not read")
@@ -56,11 +61,11 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
 
 def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved) -> list[str]:
     """List the imports that no resolved wheel provides, or say that there are none, or that this was not checked."""
-    from devkit.probe.dependencies.imports import parse_program, read_programs
+    from devkit.probe.dependencies.imports import find_python_2, parse_program, read_programs
     from devkit.probe.host import LocalHost
     from devkit.probe.project.files import ProjectFiles
 
-    own, needed, unread = find_unprovided(root, dependencies, plan, found)
+    own, needed, unread, modules = find_unprovided(root, dependencies, plan, found)
     names = {name for name, _ in found.packages} - {*TORCH_FAMILY}
     if names and names <= {*unread}:
         return ["imports not checked: the index does not list the contents of wheels"]
@@ -72,11 +77,47 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
         first.setdefault(each[0], each)
     missing = [f"{name} ({path}:{line})" for name, path, line in first.values()]
     doubt = f", {len(unread)} packages not read" if unread else ""
-    if unparsed := [path for path, text in programs if parse_program(text) is None]:
+    old = [f"{path}:{line}" for path, text in programs if (line := find_python_2(text))]
+    does = "is Python 2 and does" if len(old) == 1 else "are Python 2 and do"
+    says = (
+        [f"{format_count(len(old), 'program')} {does} not start: {join_some(old)} (2to3 converts them)"] if old else []
+    )
+    is_old = {each.rpartition(":")[0] for each in old}
+    if unparsed := [path for path, text in programs if path not in is_old and parse_program(text) is None]:
         doubt += f", Python {'.'.join(map(str, sys.version_info[:2]))} cannot parse {join_some(unparsed)}"
     if missing:
-        return [f"{format_count(len(missing), 'import')} not found: {join_some(missing)}{doubt}"]
-    return [f"every import in the programs has a package{doubt}; the programs were not run (--prove runs them)"]
+        says.append(f"{format_count(len(missing), 'import')} not found: {join_some(missing)}{doubt}")
+    says += _list_lacking(programs, found, modules)
+    all_found = f"every import in the programs has a package{doubt}; the programs were not run (--prove runs them)"
+    return says if missing else [*says, all_found]
+
+
+def _list_lacking(
+    programs: "list[tuple[str, str]]", found: Resolved, modules: "Mapping[str, frozenset[str]]"
+) -> list[str]:
+    """List the resolved packages that lack names which programs use, as a release after the one they were written for does."""
+    from packaging.version import Version
+
+    from devkit.probe.dependencies.imports import list_uses
+    from devkit.probe.release_names import Wheel, list_lacking
+    from devkit.probe.wheel_files import DEADLINE_S, run_side_by_side
+
+    wheels, versions = dict(found.wheels), dict(found.packages)
+    homes = {module: package for package, tops in modules.items() if package in wheels for module in tops}
+    uses: dict[str, dict[str, str]] = {}
+    for path, text in programs:
+        for name, line in list_uses(text, homes.keys()):
+            uses.setdefault(homes[name.partition(".")[0]], {}).setdefault(name, f"{path}:{line}")
+    tasks = {
+        name: partial(list_lacking, Wheel(Version(versions[name]), wheels[name]), each) for name, each in uses.items()
+    }
+    lacking = run_side_by_side(tasks, DEADLINE_S)
+    unread = [name for name in tasks if name not in lacking]
+    return [
+        f"{name} {versions[name]} lacks {join_some([f'{each} ({uses[name][each]})' for each in lacks], MAX_LACKING)}"
+        for name, lacks in lacking.items()
+        if lacks
+    ] + ([f"whether {join_some(unread)} has all that programs use of it was not checked"] if unread else [])
 
 
 _Missing = tuple[str, str, int]
@@ -86,12 +127,14 @@ _Missing = tuple[str, str, int]
 class Unprovided(NamedTuple):
     """Imports without a package: `own` of the project, and those `needed` by the guide's programs and by packages.
 
-    `unread` are packages whose modules are not known.
+    `unread` are packages whose modules are not known; the
+    others have these `modules`.
     """
 
     own: list[_Missing]
     needed: list[_Missing]
     unread: list[str]
+    modules: "Mapping[str, frozenset[str]]"
 
 
 def find_unprovided(root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved) -> Unprovided:
@@ -112,6 +155,7 @@ def find_unprovided(root: Path, dependencies: "Dependencies", plan: "Plan", foun
     of_torch = [name for name in TORCH_FAMILY if name in plan.resolved]
     provided = {name.replace("-", "_") for name in (*unread, *of_torch)} | {*(_OF_TORCH if plan.torch else ())}
     provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
+    provided |= {each.name.replace("-", "_") for each in plan.compiled if each.path}
     provided = provided.union(*modules.values())
     reached = [each for _, path in find_programs(root) for each in list_reached_imports(root, path)]
     # A package such as simpleitk has SimpleITK.
@@ -124,4 +168,6 @@ def find_unprovided(root: Path, dependencies: "Dependencies", plan: "Plan", foun
     present = provided | sys.stdlib_module_names
     tops = {name.partition(".")[0] for name, _, _ in reached}
     needed = [each for each in own if each[0] in tops]
-    return Unprovided(own, [*needed, *(each for name, each in imported.items() if name not in present)], unread)
+    return Unprovided(
+        own, [*needed, *(each for name, each in imported.items() if name not in present)], unread, modules
+    )

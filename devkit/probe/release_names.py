@@ -59,7 +59,7 @@ MAX_STARS = 8
 """Modules of `from x import *` that are read for one name, those of the likeliest names first."""
 MAX_DEPTH = 8
 MAX_CALLERS = 2
-_RULES = 1
+_RULES = 2
 """Raised where a wheel is judged in a different way than before: older answers are not used then."""
 _PLAIN_BASES = frozenset({"object", "ABC", "Module", "Generic", "Protocol", "Enum", "dict", "list", "str", "Exception"})
 _JSON = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
@@ -249,26 +249,30 @@ class _Reader:
         return _ask_once(("asks", file, missing.owner, missing.name), ask)
 
 
-def has_names(package: str, module: str, names: Iterable[str]) -> bool:
-    """Say whether a package's newest wheel has a module, and whatever of it the dotted `names` say, as far as it was read."""
+def has_names(package: str, names: Iterable[str]) -> bool:
+    """Say whether a package's newest wheel has the dotted names, of which each starts with a module, as far as it was read."""
+    wheels = list_wheels(package)
+    return not isinstance(wheels, Unknown) and not list_lacking(wheels[-1], names)
 
-    def ask(files: WheelFiles) -> Sight:
-        if not files.has(module):
+
+def list_lacking(wheel: Wheel, names: Iterable[str]) -> list[str]:
+    """List the dotted names that a wheel lacks and that the module which should have them never mentions."""
+
+    def see(name: str, files: WheelFiles) -> Sight:
+        place, *parts = name.split(".")
+        if not files.has(place):
             return Sight.LACKS
-        for name in names:
-            place = module
-            for part in name.split(".")[1:]:
-                if not files.has(f"{place}.{part}"):
-                    if _find(files, place, part)[0] is Sight.LACKS:
-                        return Sight.LACKS
-                    break
-                place += f".{part}"
+        for part in parts:
+            if not files.has(f"{place}.{part}"):
+                module = files.load(place)
+                is_lacking = module and _find(files, place, part)[0] is Sight.LACKS and part not in module.mentioned
+                # Machine code beside it may fill the module, as cv2's does.
+                return Sight.LACKS if is_lacking and not files.has_machine_code(place) else Sight.HAS
+            place += f".{part}"
         return Sight.HAS
 
-    wheels = list_wheels(package)
-    names = sorted(names)
-    question = ("uses", module, *names)
-    return not isinstance(wheels, Unknown) and _ask_once(question, ask)(WheelFiles(wheels[-1])) is Sight.HAS
+    files = WheelFiles(wheel)
+    return [each for each in names if _ask_once(("lacks", each), partial(see, each))(files) is Sight.LACKS]
 
 
 def _judge(
@@ -549,6 +553,11 @@ class WheelFiles:
             f"{path}.abi3",
         )
         return any(each.startswith(start) for each in self._names)
+
+    def has_machine_code(self, module: str) -> bool:
+        """Say if machine code lies in the folder of a module."""
+        native = re.compile(rf"{module.replace('.', '/')}/[^/]+\.(?:so|pyd)")
+        return any(map(native.fullmatch, self._names))
 
     def load(self, module: str) -> Module | None:
         """Parse a module; None where the wheel has no source of it that can be read."""

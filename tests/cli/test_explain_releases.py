@@ -3,17 +3,23 @@
 import json
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from devkit import api
 from devkit.cli.explain import explain
+from devkit.cli.proof import describe_proof
 from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.missing_names import find_missing_name
 from devkit.doctor.signatures.text_facts import read_text_facts
+from devkit.facts.dependencies import Resolved
 from devkit.probe import release_names
+from devkit.render.devkit_toml import ProjectSettings
+from devkit.render.project import PathOptions, open_project
 from tests.package_server import serve_packages
+from tests.render.plans import GPU_PLAN
 from tests.wheels import make_wheel
 
 FRAME = 'Traceback (most recent call last):\n  File "/app/train.py", line 3, in <module>\n    from torchlib import X\n'
@@ -117,11 +123,11 @@ USES = {
 @pytest.mark.parametrize(("name", "has"), USES.values(), ids=USES)
 def test_a_package_has_a_name_as_its_newest_wheel_shows(library, name, has):
     served = library(init("def Old(): ...\n"), init("New = 1\n") | {"torchlib/deep.py": "def run(): ...\n"})
-    assert release_names.has_names("torchlib", "torchlib", {name}) is has
-    assert not release_names.has_names("torchlib", "other", set())
-    assert not release_names.has_names("missing", "missing", set())
+    assert release_names.has_names("torchlib", {name}) is has
+    assert not release_names.has_names("torchlib", {"other"})
+    assert not release_names.has_names("missing", {"missing"})
     asked = len([each for each in served.requests if ".whl" in each])
-    assert release_names.has_names("torchlib", "torchlib", {name}) is has
+    assert release_names.has_names("torchlib", {name}) is has
     assert len([each for each in served.requests if ".whl" in each]) == asked, "what a wheel has is asked once"
 
 
@@ -140,6 +146,26 @@ def test_a_release_without_wheels_has_those_of_the_first_later_one_if_all_are_fo
         assert {*release_names.list_compiled_pythons("old", "1.1", python)} == {"3.6", "3.7"}
         with pytest.raises(OSError, match="no package missing"):
             release_names.list_compiled_pythons("missing", "1.0", python)
+
+
+def test_the_first_line_names_what_the_resolved_release_lacks_and_programs_of_python_2(library, tmp_path):
+    filled = {"torchlib/native/__init__.py": "", "torchlib/native/native.so": ""}
+    set_later = "import sys\nsetattr(sys.modules[__name__], 'Late', 1)\nNew = 1\n"
+    library(init("def Old(): ...\n"), init(set_later) | {"torchlib/deep.py": ""} | filled)
+    (tmp_path / "project").mkdir()
+    uses = "import torchlib as t\nfrom torchlib import deep, New\nt.Late\nfrom torchlib.native import imread\n"
+    (tmp_path / "project/run.py").write_text(f"{uses}t.Old()\ndeep.walk()\n")
+    (tmp_path / "project/main.py").write_text("import os\nprint os.name\n")
+    project = open_project(tmp_path / "project", ProjectSettings(), PathOptions())
+    url = release_names.list_wheels("torchlib")[-1].url
+    found = Resolved(
+        (("torchlib", "3.0"),), wheels=(("torchlib", url),), from_source=("old",), elsewhere=(("old", ("3.6",)),)
+    )
+    found = replace(found, packages=(*found.packages, ("old", "1.0")))
+    says = describe_proof(project.root, project.dependencies, replace(GPU_PLAN, resolution=found))
+    assert "old may not build: the index has wheels, but none for Python 3.12" in says
+    assert "1 program is Python 2 and does not start: main.py:2 (2to3 converts them)" in says
+    assert "torchlib 3.0 lacks torchlib.Old (run.py:5) and torchlib.deep.walk (run.py:6); every import" in says
 
 
 OTHER_ERRORS = {

@@ -158,7 +158,7 @@ def test_torchaudio_gets_its_decoder_beside_a_release_that_takes_it(project, ind
 
 
 def test_what_packages_import_and_do_not_require_is_installed_too(tmp_path, project, index):
-    files = {"tracker/__init__.py": "", "tracker/board.py": "import transformers\nimport nobody_knows\n"}
+    files = {"tracker/__init__.py": "", "tracker/board.py": "import transformers\nimport nobody_knows\nWriter = 1\n"}
     make_index(tmp_path / "simple", [make_wheel(tmp_path / "wheels", "tracker", "1.0", files=files)])
     requirements(project, "torch\ntracker\n")
     (project / "run.py").write_text("from tracker.board import Writer\nimport first_stop\n")
@@ -561,9 +561,9 @@ def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):
 @pytest.fixture
 def known_names(monkeypatch):
     """What each package's newest wheel has; every other package has nothing."""
-    known = {"ipdb": {"ipdb", "ipdb.set_trace"}, "ipython": {"IPython.embed"}, "unidecode": {"Unidecode"}}
+    known = {"ipdb": {"ipdb", "ipdb.set_trace"}, "ipython": {"IPython", "IPython.embed"}, "unidecode": {"Unidecode"}}
     monkeypatch.setattr(
-        "devkit.probe.release_names.has_names", lambda package, _, names: names <= known.get(package, set())
+        "devkit.probe.release_names.has_names", lambda package, names: names <= known.get(package, set())
     )
     monkeypatch.setattr("devkit.probe.package_indexes.find_offline_setting", lambda: "")
     return known

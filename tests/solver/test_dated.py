@@ -122,6 +122,8 @@ def test_a_package_of_the_day_that_has_wheels_for_other_pythons_alone_is_newer_u
     uv = Uv(answer)
     found = plan(project(f"numpy{pin}"), uv, as_of="2018-10-02")
     assert (found.resolved["numpy"], found.python, found.torch) == (version, "3.8", "2.0.0")
+    later = {each for request in uv.requests for each in request.undated if each.startswith("numpy")}
+    assert later == (set() if pin else {"numpy=2020-04-01"})
     said = "numpy is newer than 2018-10-02: the index has none from that day that fits"
     assert (said in found.warnings) == (not pin)
 

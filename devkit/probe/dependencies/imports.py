@@ -30,6 +30,7 @@ _KERNELS = frozenset(("ipykernel", "jupyter", "jupyterlab", "notebook"))
 _SKIPPED = re.compile(
     r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|docs?|third[_-]party|vendor|extern(?:al)?"
 )
+_PYTHON_2 = re.compile("Missing parentheses in call to|multiple exception types must be parenthesized")
 _TESTS = re.compile(r"(?i)tests?")
 _ASIDE = re.compile(
     r"(?i)examples?|benchmarks?|demos?|experiments?|extensions?|plugins?|projects?|playground|tools|scripts"
@@ -168,24 +169,35 @@ def list_dotted_imports(text: str, package: Sequence[str]) -> Iterator[tuple[str
         yield from ((f"{base}{alias.name}", node.lineno) for alias in node.names)
 
 
-def list_uses(text: str, modules: Collection[str]) -> Iterator[str]:
-    """List what a file uses of these top modules, by dotted names: a.b of `from a import b`, and of `import a` with `a.b`."""
+def list_uses(text: str, modules: Collection[str]) -> Iterator[tuple[str, int]]:
+    """List what a file uses of these top modules, with lines: a.b of `from a import b`, and of `import a` with `a.b`."""
     tree = parse_program(text) if any(each in text for each in modules) else None
     nodes = list(ast.walk(tree)) if tree else []
     names: dict[str, str] = {}
     for node in nodes:
+        found: list[str] = []
         if isinstance(node, ast.Import):
             names |= {each.asname: each.name for each in node.names if each.asname}
             names |= {(top := each.name.partition(".")[0]): top for each in node.names if not each.asname}
-            yield from (each.name for each in node.names if each.name.partition(".")[0] in modules)
+            found = [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found = (f"{node.module}.{each.name}".removesuffix(".*") for each in node.names)
-            yield from (each for each in found if each.partition(".")[0] in modules)
+            found = [f"{node.module}.{each.name}".removesuffix(".*") for each in node.names]
+            names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+        yield from ((each, node.lineno) for each in found if each.partition(".")[0] in modules)
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             name = names.get(node.value.id, "")
             if name.partition(".")[0] in modules:
-                yield f"{name}.{node.attr}"
+                yield f"{name}.{node.attr}", node.lineno
+
+
+def find_python_2(text: str) -> int:
+    """Return the first line of a file that is Python 2, as the error of this Python says; 0 for none."""
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return getattr(error, "lineno", 0) if _PYTHON_2.search(str(error)) else 0
+    return 0
 
 
 def _list_nodes(text: str, *, is_top_only: bool, with_tried: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:

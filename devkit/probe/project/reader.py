@@ -150,9 +150,9 @@ def confirm_packages(folder: str, packages: Mapping[str, str]) -> dict[str, str]
     if not packages or find_offline_setting():
         return {}
     programs = read_programs(ProjectFiles(LocalHost(), folder), is_library=False, with_tests=True)
-    uses = {name for _, text in programs for name in list_uses(text, packages)}
+    uses = {name for _, text in programs for name, _ in list_uses(text, packages)}
     tasks = {
-        module: partial(has_names, name, module, {each for each in uses if each.partition(".")[0] == module})
+        module: partial(has_names, name, {module, *(each for each in uses if each.partition(".")[0] == module)})
         for module, name in packages.items()
     }
     confirmed = run_side_by_side(tasks, DEADLINE_S)
