@@ -42,10 +42,6 @@ def statuses(report):
     return {stage.name: stage.status.value for stage in report.stages}
 
 
-def reference_losses(report):
-    return next(stage.series["losses"] for stage in report.stages if stage.name == "reference")
-
-
 @pytest.mark.full
 def test_the_proof_passes_here_without_touching_the_network(shadow):
     shadow("sitecustomize", NO_NETWORK)
@@ -55,7 +51,7 @@ def test_the_proof_passes_here_without_touching_the_network(shadow):
     assert {name: status for name, status in statuses(report).items() if status != "passed"} == dict.fromkeys(
         skipped, "skipped"
     )
-    assert report.inputs["depth"] == "standard" and len(reference_losses(report)) == 12
+    assert report.inputs["depth"] == "standard"
     assert report.device["kind"] in ("cpu", "cuda", "mps")
     assert {"devkit", "python", "torch", "transformers", "peft"} <= set(report.environment)
     assert report.conclusion.startswith("proved on ")

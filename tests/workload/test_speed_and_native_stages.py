@@ -106,44 +106,13 @@ def test_two_processes_all_reduce():
 def test_the_process_that_failed_is_named_and_not_the_one_that_waits_for_it(monkeypatch, tmp_path):
     broken = tmp_path / "all_reduce.py"
     broken.write_text(
-        "import sys, time\nif sys.argv[2] == '1': raise OSError('no room in /dev/shm')\ntime.sleep(300)\n"
+        "import os, time\nfrom torch.distributed.elastic.multiprocessing.errors import record\n@record\ndef main():\n"
+        "    if os.environ['RANK'] == '1': raise OSError('no room in /dev/shm')\n    time.sleep(300)\nmain()\n"
     )
     monkeypatch.setattr(collectives.all_reduce, "__file__", str(broken))
-    monkeypatch.setattr(collectives, "DEADLINE_S", 30.0)
+    monkeypatch.setattr(collectives, "DEADLINE_S", 60.0)
     result = outcome(collectives.prove_gloo, CPU)
-    assert result.reason == "RuntimeError: process 1 ended with status 1: OSError: no room in /dev/shm"
-
-
-NCCL_SAID = """\
-[rank0]: Traceback (most recent call last):
-[rank0]:   File "all_reduce.py", line 50, in <module>
-[rank0]:     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))
-[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled system error
-[rank0]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.
-[rank0]: Last error:
-[rank0]: Error while creating shared memory segment /dev/shm/nccl-3cMPZp (size 33030528)
-[rank0]:[W731 10:50:06.313 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called
-"""
-
-
-@pytest.mark.parametrize(
-    ("said", "found"),
-    [
-        pytest.param(
-            NCCL_SAID,
-            "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled system error "
-            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device "
-            "error. Last error: Error while creating shared memory segment /dev/shm/nccl-3cMPZp (size 33030528)",
-            id="an error of several lines before a warning",
-        ),
-        pytest.param(
-            "Traceback (most recent call last):\n  File x\nKeyboardInterrupt\n", "KeyboardInterrupt", id="bare"
-        ),
-        pytest.param("", "it printed nothing", id="nothing"),
-    ],
-)
-def test_the_error_is_found_in_the_log(said, found):
-    assert collectives.find_error(said) == found
+    assert result.reason == "RuntimeError: process 1: OSError: no room in /dev/shm"
 
 
 def gpu(capability):
@@ -188,10 +157,3 @@ def test_a_broken_quantization_fails(monkeypatch):
 def test_every_cache_gives_the_same_tokens(healthy):
     result = outcome(model_stages.prove_inference, healthy)
     assert result.status is StageStatus.PASSED, result.reason
-
-
-def test_the_reference_is_bitwise_identical_each_time(healthy):
-    first, second = (outcome(model_stages.prove_reference, healthy) for _ in range(2))
-    assert first.status is StageStatus.PASSED, first.reason
-    assert first.series == second.series and len(first.series["losses"]) == model_stages.REFERENCE_STEPS
-    assert first.measured["adapter_sha256"] == second.measured["adapter_sha256"]

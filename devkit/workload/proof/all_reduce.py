@@ -1,34 +1,38 @@
-"""One process of an all-reduce: `python all_reduce.py BACKEND RANK WORLD STORE MEGABYTES`.
+"""One process of an all-reduce that torchrun starts: `all_reduce.py BACKEND MEGABYTES FOLDER`.
 
-Prints one JSON object: `{"wrong": COUNT, "seconds": PER_CALL, "bytes": SIZE}`. It imports nothing of devkit, so that
-any Python with torch can run it by its path.
+Writes one JSON object into a file of FOLDER: `{"wrong": COUNT, "seconds": PER_CALL, "bytes": SIZE}`. It imports nothing
+of devkit, so that any Python with torch can run it by its path.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as processes
+from torch.distributed.elastic.multiprocessing.errors import record
 
 WARM_UP_CALLS, CALLS = 3, 10
 
 
-def main(backend: str, rank: int, world_size: int, store: str, megabytes: int) -> None:
+@record
+def main(backend: str, megabytes: int, folder: str) -> None:
     """All-reduce numbers that differ by position and rank, check every sum, then measure the time."""
+    processes.init_process_group(backend)
+    rank, world_size = processes.get_rank(), processes.get_world_size()
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
-    processes.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world_size)
     # Small integers: their sums are exact in fp32 in any order.
     positions = torch.arange(megabytes * 2**18, device=device, dtype=torch.float32) % 7
     numbers = positions * (rank + 1)
     processes.all_reduce(numbers)
     wrong = int((numbers != positions * (world_size * (world_size + 1) // 2)).sum())
     seconds = [_time_call(numbers, device) for _ in range(WARM_UP_CALLS + CALLS)][WARM_UP_CALLS:]
-    sys.stdout.write(json.dumps({"wrong": wrong, "seconds": median(seconds), "bytes": numbers.nbytes}) + "\n")
-    sys.stdout.flush()
+    found = {"wrong": wrong, "seconds": median(seconds), "bytes": numbers.nbytes}
+    Path(folder, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
     processes.destroy_process_group()
 
 
@@ -47,4 +51,4 @@ def _synchronize(device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

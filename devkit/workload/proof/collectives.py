@@ -1,11 +1,11 @@
 """Stages about collectives: an all-reduce of several processes is right, over NCCL on GPUs and Gloo on the CPU."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,13 +20,10 @@ from devkit.workload.proof.stages import (
 )
 
 DEADLINE_S = 120.0
-POLL_S = 0.05
 GPU_MEGABYTES, CPU_MEGABYTES = 256, 8
 MIN_BUS_GB_PER_S = 1.0
 """Within one machine even host memory carries more; below it NCCL went through a network interface."""
 
-_RANK = re.compile(r"^\[rank\d+\]: ?")
-_WARNING = re.compile(r"^(?:\[rank\d+\]:)?\[[WI]\d")
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
 
@@ -61,51 +58,36 @@ def _sums(ranks: list[dict[str, float]]) -> Iterator[StageReading]:
 
 
 def _run(backend: str, world_size: int, megabytes: int) -> list[dict[str, float]]:
-    """Run all processes and return their results. Raises RuntimeError with the error of the first that failed."""
-    ends_at = time.monotonic() + DEADLINE_S
-    with tempfile.TemporaryDirectory(prefix="devkit-ranks-") as name:
-        folder = Path(name)
-        processes: list[subprocess.Popen[bytes]] = []
+    """Run all processes by torchrun and return their results. Raises RuntimeError with the error of the first that failed."""
+    with tempfile.TemporaryDirectory(prefix="devkit-ranks-") as folder:
+        program = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+        program += [str(Path(all_reduce.__file__)), backend, str(megabytes), folder]
+        safe_path = {**os.environ, "PYTHONSAFEPATH": "1"}
+        with Path(folder, "log").open("wb") as log:
+            process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=safe_path)
         try:
-            for rank in range(world_size):
-                program = [sys.executable, "-P", str(Path(all_reduce.__file__)), backend, str(rank), str(world_size)]
-                arguments = [*program, str(folder / "store"), str(megabytes)]
-                # Output goes to files: a full pipe of one process would block all of them.
-                with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
-                    processes.append(subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
-            _wait(folder, processes, ends_at)
-            outputs = [(folder / f"{rank}.out").read_text(encoding="utf-8") for rank in range(world_size)]
-            return [json.loads(output.splitlines()[-1]) for output in outputs]
+            code = process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"the processes did not finish within {DEADLINE_S:g} s: they wait") from None
         finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-
-
-def _wait(folder: Path, processes: list[subprocess.Popen[bytes]], ends_at: float) -> None:
-    """Wait until all have succeeded. The first failure ends the wait: the others would wait for it in silence."""
-    while True:
-        codes = [process.poll() for process in processes]
-        failed = [rank for rank, code in enumerate(codes) if code]
-        if failed:
-            log = (folder / f"{failed[0]}.err").read_text(encoding="utf-8", errors="replace")
-            raise RuntimeError(f"process {failed[0]} ended with status {codes[failed[0]]}: {find_error(log)}")
-        waiting = [rank for rank, code in enumerate(codes) if code is None]
-        if not waiting:
-            return
-        if time.monotonic() > ends_at:
-            raise RuntimeError(f"process {waiting[0]} did not finish within {DEADLINE_S:g} s: the processes wait")
-        time.sleep(POLL_S)
+            # torchrun ends its processes before it ends.
+            process.terminate()
+            process.wait()
+        if code:
+            raise RuntimeError(find_error(Path(folder, "log").read_text(encoding="utf-8", errors="replace")))
+        return [json.loads(each.read_text(encoding="utf-8")) for each in sorted(Path(folder).glob("*.json"))]
 
 
 def find_error(log: str) -> str:
-    """Return the error that ends the last traceback, joined to one line; else the last line.
-
-    torch puts the rank in front of each line, and warns after the traceback that the group was not destroyed.
-    """
-    own = [_RANK.sub("", line).rstrip() for line in log.splitlines() if not _WARNING.match(line)]
-    lines = [line for line in own if line]
-    start = max((index for index, line in enumerate(lines) if line.startswith("Traceback ")), default=-1)
-    errors = (index for index in range(start + 1, len(lines)) if _ERROR.match(lines[index]))
-    first = next(errors, None) if start >= 0 else None
-    return " ".join(line.strip() for line in (lines[-1:] if first is None else lines[first:])) or "it printed nothing"
+    """Return the error that torchrun calls the root cause, joined to one line; else the last line of its log."""
+    lines = [line.strip() for line in log.splitlines() if line.strip(" =-")]
+    start = max((index for index, line in enumerate(lines) if line.startswith("Root Cause")), default=-1)
+    if start < 0:
+        return lines[-1] if lines else "it printed nothing"
+    fields = [line.partition(":") for line in lines[start:]]
+    rank = next(value.split()[0] for name, _, value in fields if name.strip() == "rank")
+    first = next(index for index, (name, _, _) in enumerate(fields) if name.strip() == "traceback")
+    said = [fields[first][2].strip(), *lines[start + first + 1 :]]
+    # The error follows the frames, whose lines it does not look like.
+    error = next((index for index, line in enumerate(said) if index and _ERROR.match(line)), 0)
+    return f"process {rank}: {' '.join(said[error:])}"

@@ -8,14 +8,12 @@ import importlib
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
 from importlib.util import find_spec
-from itertools import pairwise
-from statistics import median
 
 import torch
+from torch.utils.benchmark import Timer
 
 from devkit.compat.gpus import find_datasheet
 from devkit.compat.version_tables import GpuDatasheet
@@ -198,17 +196,12 @@ def _normal(size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
 
 
-WARM_UP_S = 0.2
-"""An idle GPU needs about that long to raise its clocks; earlier measurements say nothing."""
+RATE_S, CPU_RATE_S = 0.2, 0.02
+"""Seconds of each measurement. An idle GPU needs the first of two to raise its clocks; a CPU's rates are not judged."""
 
-CPU_WARM_UP_S = 0.03
-"""A CPU's rates are not judged."""
-
-MIN_CALLS, MAX_CALLS = 3, 100
 MATRIX_SIZES = (8192, 4096, 2048, 1024)
 CPU_MATRIX_SIZE = 768
-BLOCK_BYTES = 2**30
-CPU_BLOCK_BYTES = 2**26
+BLOCK_BYTES, CPU_BLOCK_BYTES = 2**30, 2**26
 FREE_DIVISOR = 4
 """Only a quarter of the free memory is used: somebody else may work on the same GPU."""
 
@@ -242,33 +235,19 @@ LINK_SHARE = 1 / 16
 
 
 def prove_compute_rate(device: Device) -> Iterator[StageReading]:
-    """Prove that each GPU multiplies matrices at its data sheet's rate; a CPU's rate is recorded.
-
-    The first GPU is measured in all precisions that it computes in, the others in the proof's; a CPU in fp32.
-    """
-    for index, gpu in enumerate(_list_gpus(device)):
-        precisions: tuple[Precision, ...] = (device.precision,)
-        if device.kind != "cuda":
-            precisions = (Precision.FP32,)
-        elif index == 0:
-            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-            precisions = (Precision.FP32, Precision.FP16, *((Precision.BF16,) if has_bf16 else ()))
-        for precision in precisions:
-            measured = measure_matrix_tflops(gpu.torch_device, precision)
-            promised = share = 0.0
-            if gpu.datasheet is not None:
-                by_precision = {Precision.BF16: gpu.datasheet.bf16_tflops, Precision.FP16: gpu.datasheet.fp16_tflops}
-                promised, share = by_precision.get(precision, 0.0), find_compute_share(gpu.datasheet)
-            yield judge_rate(f"{gpu.prefix}{precision}_tflops", measured, promised, share, gpu.datasheet)
+    """Prove that each GPU multiplies matrices at its data sheet's rate, in the proof's precision; a CPU's is recorded."""
+    for gpu, prefix, row in _list_gpus(device):
+        measured = measure_matrix_tflops(gpu, device.precision)
+        by_precision = {Precision.BF16: row.bf16_tflops, Precision.FP16: row.fp16_tflops} if row else {}
+        promised, share = by_precision.get(device.precision, 0.0), find_compute_share(row) if row else 0.0
+        yield judge_rate(f"{prefix}{device.precision}_tflops", measured, promised, share, row)
 
 
 def prove_memory_rate(device: Device) -> Iterator[StageReading]:
     """Prove that each GPU's memory moves at its data sheet's rate; a CPU's rate is recorded."""
-    for gpu in _list_gpus(device):
-        promised = gpu.datasheet.bandwidth_gb_per_s if gpu.datasheet else 0.0
-        copied = measure_copy_gb_per_s(gpu.torch_device)
-        yield judge_rate(f"{gpu.prefix}copy_gb_per_s", copied, promised, MEMORY_SHARE, gpu.datasheet)
-        yield StageReading(f"{gpu.prefix}triad_gb_per_s", round(measure_triad_gb_per_s(gpu.torch_device), 3))
+    for gpu, prefix, row in _list_gpus(device):
+        copied = measure_copy_gb_per_s(gpu)
+        yield judge_rate(f"{prefix}copy_gb_per_s", copied, row.bandwidth_gb_per_s if row else 0.0, MEMORY_SHARE, row)
 
 
 def prove_link_rate(device: Device) -> Iterator[StageReading]:
@@ -276,32 +255,30 @@ def prove_link_rate(device: Device) -> Iterator[StageReading]:
     if device.kind != "cuda":
         other = "the CPU" if device.kind == "cpu" else "this GPU, which shares its memory"
         raise StageSkipped(f"nothing connects the host and {other}")
-    for gpu in _list_gpus(device, needs_free_memory=False):
-        promised = PCIE_GB_PER_S.get(gpu.datasheet.pcie_generation, 0.0) if gpu.datasheet else 0.0
-        for direction in ("to_gpu", "from_gpu"):
-            measured = measure_link_gb_per_s(gpu.torch_device, to_device=direction == "to_gpu")
-            yield judge_link_rate(f"{gpu.prefix}{direction}_gb_per_s", measured, promised, gpu.datasheet)
+    for gpu, prefix, row in _list_gpus(device, needs_free_memory=False):
+        promised = PCIE_GB_PER_S.get(row.pcie_generation, 0.0) if row else 0.0
+        here = torch.empty(_block_bytes(gpu) // 4, dtype=torch.uint8, pin_memory=True)
+        there = torch.empty_like(here, device=gpu)
+        for direction, source, target in (("to_gpu", here, there), ("from_gpu", there, here)):
+            took_s = measure_seconds_per_call(lambda: target.copy_(source, non_blocking=True), gpu)  # noqa: B023 - used at once
+            yield judge_link_rate(f"{prefix}{direction}_gb_per_s", here.nbytes / took_s / 1e9, promised, row)
 
 
-@dataclass(frozen=True)
-class _MeasuredGpu:
-    """A GPU, or the CPU, to measure; `prefix` names it in readings, `datasheet` is what it is compared with."""
+def _list_gpus(
+    device: Device, *, needs_free_memory: bool = True
+) -> Iterator[tuple[torch.device, str, GpuDatasheet | None]]:
+    """Yield each GPU, or the CPU, with what its readings begin with, and its data sheet.
 
-    torch_device: torch.device
-    prefix: str
-    datasheet: GpuDatasheet | None
-
-
-def _list_gpus(device: Device, *, needs_free_memory: bool = True) -> Iterator[_MeasuredGpu]:
-    """Yield each GPU, or the CPU. There is no data sheet where others fill the GPU's memory, if that matters."""
+    There is no data sheet where others fill the GPU's memory, if that matters.
+    """
     if device.kind != "cuda":
-        yield _MeasuredGpu(device.torch_device, "", None)
+        yield device.torch_device, "", None
         return
     for index in range(torch.cuda.device_count()):
         gpu = torch.device("cuda", index)
         is_comparable = not needs_free_memory or torch.cuda.mem_get_info(gpu)[0] >= MIN_FREE_BYTES
         datasheet = find_datasheet(torch.cuda.get_device_name(index)) if is_comparable else None
-        yield _MeasuredGpu(gpu, f"gpu_{index}_" if device.count > 1 else "", datasheet)
+        yield gpu, f"gpu_{index}_" if device.count > 1 else "", datasheet
 
 
 def find_compute_share(datasheet: GpuDatasheet) -> float:
@@ -336,74 +313,25 @@ def measure_matrix_tflops(device: torch.device, precision: Precision) -> float:
         limit_bytes = torch.cuda.mem_get_info(device)[0] // FREE_DIVISOR
         fitting = (size for size in MATRIX_SIZES if 3 * size**2 * dtype.itemsize <= limit_bytes)
         size = next(fitting, MATRIX_SIZES[-1])
-    left, right, product = (torch.zeros(size, size, device=device, dtype=dtype) for _ in range(3))
     # Zeros would need less power than real numbers and so run faster than any training does.
-    left.normal_()
-    right.normal_()
+    left, right, product = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(3))
     took_s = measure_seconds_per_call(lambda: torch.mm(left, right, out=product), device)
     return 2 * size**3 / took_s / 1e12
 
 
 def measure_copy_gb_per_s(device: torch.device) -> float:
     """Measure 10^9 bytes per second that a copy within the device's memory reads and writes."""
-    source, target = _blocks(device, 2)
+    source, target = (torch.ones(_block_bytes(device) // 4, device=device) for _ in range(2))
     return 2 * source.nbytes / measure_seconds_per_call(lambda: target.copy_(source), device) / 1e9
 
 
-def measure_triad_gb_per_s(device: torch.device) -> float:
-    """Measure 10^9 bytes per second of a = b + 3 c: two blocks read, one written, as an optimizer's step does."""
-    first, second, target = _blocks(device, 3)
-    took_s = measure_seconds_per_call(lambda: torch.add(first, second, alpha=3.0, out=target), device)
-    return 3 * first.nbytes / took_s / 1e9
-
-
-def measure_link_gb_per_s(device: torch.device, *, to_device: bool) -> float:
-    """Measure 10^9 bytes per second between pinned host memory and the device, one way."""
-    here = torch.empty(_block_bytes(device) // 4, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty_like(here, device=device)
-    source, target = (here, there) if to_device else (there, here)
-    took_s = measure_seconds_per_call(lambda: target.copy_(source, non_blocking=True), device)
-    return source.nbytes / took_s / 1e9
-
-
 def measure_seconds_per_call(work: Callable[[], object], device: torch.device) -> float:
-    """Measure the median time of one call, after a warm-up. On a GPU by its own events, which leave out the launch."""
-    warm_up_s = WARM_UP_S if device.type == "cuda" else CPU_WARM_UP_S
-    done, start = 0, time.perf_counter()
-    while (took_s := time.perf_counter() - start) < warm_up_s or not done:
-        work()
-        _synchronize(device)
-        done += 1
-    calls = max(MIN_CALLS, min(MAX_CALLS, int(warm_up_s * done / took_s)))
-    return median((_time_by_events if device.type == "cuda" else _time_by_clock)(work, device, calls))
-
-
-def _time_by_events(work: Callable[[], object], device: torch.device, calls: int) -> list[float]:
-    with torch.cuda.device(device):
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]  # type: ignore[no-untyped-call]
-        marks[0].record()
-        for mark in marks[1:]:
-            work()
-            mark.record()
-        torch.cuda.synchronize(device)
-    return [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
-
-
-def _time_by_clock(work: Callable[[], object], device: torch.device, calls: int) -> list[float]:
-    seconds = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        work()
-        _synchronize(device)
-        seconds.append(time.perf_counter() - start)
-    return seconds
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    """Measure the median time of one call, after as much of a warm-up, by torch's own timer."""
+    timer, is_gpu = Timer("work()", globals={"work": work}), device.type == "cuda"
+    with torch.cuda.device(device) if is_gpu else nullcontext():
+        # Its blocks of calls wait for the GPU once each.
+        found = [timer.blocked_autorange(min_run_time=RATE_S if is_gpu else CPU_RATE_S) for _ in range(2)]
+    return float(found[-1].median)
 
 
 def _block_bytes(device: torch.device) -> int:
@@ -411,8 +339,3 @@ def _block_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return CPU_BLOCK_BYTES
     return min(BLOCK_BYTES, torch.cuda.mem_get_info(device)[0] // FREE_DIVISOR // 3)
-
-
-def _blocks(device: torch.device, count: int) -> list[torch.Tensor]:
-    items = _block_bytes(device) // 4
-    return [torch.ones(items, device=device) for _ in range(count)]

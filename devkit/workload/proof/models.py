@@ -4,7 +4,6 @@ What stages share is made on first use, so that a stage can run alone. As a prog
 JSON, it writes a random Llama.
 """
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -298,16 +297,6 @@ def named_frozen_tensors(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
         if LORA_PARAMETER_MARK not in name:
             yield name, parameter.data
     yield from model.named_buffers()
-
-
-def hash_trainable(model: Model) -> str:
-    """Return the SHA-256 of the names and bytes of the trainable weights, in the order of their names."""
-    total = hashlib.sha256()
-    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    for name in sorted(named):
-        total.update(name.encode())
-        total.update(named[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
 
 
 def prepare_for_kbit_training(base: Model) -> Model:

@@ -156,7 +156,6 @@ STAGES = (
     StageSpec("compute-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1.5),
     StageSpec("memory-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1),
     StageSpec("link-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1),
-    StageSpec("reference", needs=("libraries",), depth=Depth.QUICK, budget_s=0.5),
     StageSpec("lora-memorizes", "LoRA fine-tuning memorizes a sentence", _MODEL, Depth.QUICK),
     StageSpec("base-frozen", "frozen weights stay bitwise identical", ("lora-memorizes",), Depth.QUICK, 0.5),
     StageSpec("inference", "generation gives the same tokens with every cache", ("lora-memorizes",), budget_s=4),
