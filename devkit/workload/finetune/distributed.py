@@ -7,44 +7,31 @@ over targets and divided by the targets of the whole step, the world size change
 import contextlib
 import os
 import re
-import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.rendezvous import rendezvous
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Sharding
 from devkit.workload.finetune.model import disable_cpu_avx512_kernel
-from devkit.workload.finetune.process import LostProcess, ReportedElsewhere, StoppedBySignal
+from devkit.workload.finetune.process import LostProcess, ReportedElsewhere
 from devkit.workload.models import Model
 
 T = TypeVar("T")
 
-Store: TypeAlias = Any
-"""A torch.distributed.Store, of whose methods torch gives no types."""
-
-RENDEZVOUS_TIMEOUT_S = 300.0
-"""How long a rank waits for the others to come. Their launchers have met by then: what remains is the import of torch,
-from a slow disk at worst."""
-
 COLLECTIVE_TIMEOUT_S = 1800.0
-"""How long a rank waits for the others after that: rank 0 may be writing a large checkpoint meanwhile."""
-
-STORE_TIMEOUT_S = 10.0
-"""How long a rank that ends waits for the store to learn if a signal ended another one."""
+"""How long a rank waits for the others: rank 0 may be writing a large checkpoint meanwhile."""
 
 BUCKET_ELEMENTS = 2**24
 """Elements that are reduced at once: enough that the network is busy, and a copy of them is small."""
 
-_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_RANK_VARIABLES = _LAUNCHER_VARIABLES[:3]
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 _LOST_PEER = (
     "closed by peer",
@@ -56,9 +43,6 @@ _LOST_PEER = (
     "remote",
 )
 """Messages of gloo and NCCL when another rank is gone; both raise nothing more telling than RuntimeError."""
-
-_STOPPED_KEY = "devkit/stopped"
-"""The key of the store with the signal that ended a rank before the first step."""
 
 _CODE_PLACE = re.compile(r"^\[[^\]]*:\d+\] ")
 
@@ -75,33 +59,17 @@ _RESHARDS = {Sharding.ZERO2: False, Sharding.ZERO3: True}
 class Ranks:
     """This process's rank among those of its run. Values that ranks agree on travel over the CPU: no GPU waits.
 
-    Every method but `announce_stop` and `find_stop_signal` must be called by all ranks, in the same order. `store` is
-    where they met, None for a single process.
+    Every method must be called by all ranks, in the same order.
     """
 
     rank: int
     world_size: int
     device: torch.device
-    local_rank: int = 0
-    store: Store | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_rank0(self) -> bool:
         """True for the rank that prints, and writes what all share."""
         return self.rank == 0
-
-    def announce_stop(self, number: signal.Signals) -> None:
-        """Tell the ranks that wait for this one that a signal ends the run."""
-        if self.store is not None:
-            with contextlib.suppress(RuntimeError):
-                self.store.set(_STOPPED_KEY, str(int(number)))
-
-    def find_stop_signal(self) -> signal.Signals | None:
-        """Return the signal that ended another rank; None if there was none, or it is not known."""
-        with contextlib.suppress(RuntimeError):
-            if self.store is not None and self.store.check([_STOPPED_KEY]):
-                return signal.Signals(int(self.store.get(_STOPPED_KEY)))
-        return None
 
     def sum(self, value: float) -> float:
         """Return the sum over all ranks, in double precision."""
@@ -140,12 +108,6 @@ class Ranks:
         raised: T = self._broadcast(result, source=failed)
         return raised
 
-    def local_rank0_first(self, action: Callable[[], T]) -> T:
-        """Call `action` on each rank, on local rank 0 of each node before the others: it may download."""
-        is_first = self.local_rank == 0
-        result = self.on_all_or_fail(lambda: action() if is_first else None)
-        return self.on_all_or_fail(lambda: result if is_first else action())  # type: ignore[return-value]
-
     def _broadcast(self, result: object, *, source: int) -> Any:  # noqa: ANN401 - whatever an action returns
         """Return the result of rank `source` on all ranks; raise it if it is a DevkitError, sent as its two texts."""
         sent: list[Any] = [
@@ -181,7 +143,6 @@ def join_process_group(device_type: str, *, timeout_s: float = COLLECTIVE_TIMEOU
         DevkitError: the launcher's variables are incomplete or contradict the machine, the other ranks do not come in
             time, or one is lost later. Where several find the same at the start, one reports it, and the others raise
             ReportedElsewhere.
-        StoppedBySignal: a signal ended another rank before the first step.
     """
     rank, world_size, local_rank = _read_launcher_variables()
     if world_size == 1:
@@ -191,27 +152,18 @@ def join_process_group(device_type: str, *, timeout_s: float = COLLECTIVE_TIMEOU
     # Both back ends on GPUs: values that the ranks agree on go over gloo and do not interrupt the GPU's work.
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     try:
-        store: Store = next(rendezvous("env://", timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT_S)))[0]
-        # gloo would wait for ranks that left before they published their address, as long as for any collective.
-        _await_all(store, rank, world_size)
-        timeout = timedelta(seconds=timeout_s)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     except (RuntimeError, ValueError) as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise (DevkitError if local_rank == 0 else ReportedElsewhere)(
             f"process {rank} of {world_size} did not find the others at {where}: {summarize_error(error)}",
             _RENDEZVOUS_HINT,
         ) from None
-    store.set_timeout(timedelta(seconds=STORE_TIMEOUT_S))
-    ranks = Ranks(rank, world_size, device, local_rank, store)
     try:
-        yield ranks
+        yield Ranks(rank, world_size, device)
     except RuntimeError as error:
         if not any(text in str(error) for text in _LOST_PEER):
             raise
-        number = ranks.find_stop_signal()
-        if number is not None:
-            raise StoppedBySignal(number) from None
         raise LostProcess(
             f"process {rank} lost another process of this run: {summarize_error(error)}",
             "Check that process's last lines of output: it was killed, ran out of memory or failed. Nothing was saved "
@@ -223,21 +175,18 @@ def join_process_group(device_type: str, *, timeout_s: float = COLLECTIVE_TIMEOU
 
 def _read_launcher_variables() -> tuple[int, int, int]:
     """Read rank, world size and local rank from the environment."""
-    if not any(name in os.environ for name in _RANK_VARIABLES):
+    given = {name: os.environ[name] for name in _RANK_VARIABLES if name in os.environ}
+    if not given:
         return 0, 1, 0
-    missing = [name for name in _LAUNCHER_VARIABLES if not os.environ.get(name)]
     hint = (
         "Start several processes with `torchrun --nproc-per-node N --no-python devkit finetune ...`, which sets all of "
         f"them; for one process, unset {', '.join(_RANK_VARIABLES)}."
     )
-    if missing:
-        present = [name for name in _LAUNCHER_VARIABLES if name not in missing]
-        raise DevkitError(f"{', '.join(present)} set, but not {', '.join(missing)}", hint)
-    texts = [os.environ[name] for name in _RANK_VARIABLES]
-    if not all(text.isascii() and text.isdigit() for text in texts):
-        raise DevkitError(f"RANK, WORLD_SIZE, LOCAL_RANK are {', '.join(map(repr, texts))}, not whole numbers", hint)
-    rank, world_size, local_rank = map(int, texts)
-    if rank >= world_size:
+    try:
+        rank, world_size, local_rank = (int(given[name]) for name in _RANK_VARIABLES)
+    except (KeyError, ValueError) as error:
+        raise DevkitError(f"expected RANK, WORLD_SIZE and LOCAL_RANK as whole numbers, got {given}", hint) from error
+    if not 0 <= rank < world_size:
         raise DevkitError(f"RANK is {rank} and WORLD_SIZE {world_size}: ranks start at 0", hint)
     return rank, world_size, local_rank
 
@@ -257,19 +206,6 @@ def _select_device(device_type: str, local_rank: int) -> torch.device:
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
-
-
-def _await_all(store: Store, rank: int, world_size: int) -> None:
-    """Wait for all ranks. Raises RuntimeError that names the missing ranks."""
-    keys = [f"devkit/here/{each}" for each in range(world_size)]
-    store.set(keys[rank], "1")
-    try:
-        store.wait(keys, timedelta(seconds=RENDEZVOUS_TIMEOUT_S))
-    except RuntimeError:
-        absent = [f"{each}" for each, key in enumerate(keys) if not store.check([key])]
-        if not absent:
-            raise
-        raise RuntimeError(f"{', '.join(absent)} did not come within {RENDEZVOUS_TIMEOUT_S:g} s") from None
 
 
 def summarize_error(error: Exception) -> str:

@@ -127,7 +127,6 @@ class _RecordedRun:
                     raise
             except StoppedBySignal as stop:
                 # Before the first step: there is nothing to save.
-                self._ranks.announce_stop(stop.signal)
                 if self._ranks.is_rank0:
                     outcome = _outcome_of(stop.signal)
                     self._record.stop(outcome)
@@ -192,11 +191,7 @@ class _RecordedRun:
         if not self._ranks.is_rank0:
             self._record.fail_for_rank0(error)
             return
-        number = self._ranks.find_stop_signal()
-        if number is None:
-            self._record.fail(error)
-        else:
-            self._record.stop(_outcome_of(number))
+        self._record.fail(error)
 
 
 def _outcome_of(number: signal.Signals) -> RunOutcome:
@@ -222,8 +217,8 @@ class RunInputs:
 
 
 def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> RunInputs:
-    """Gather model files and data. Local rank 0 comes first, so that a download is done once per node."""
-    folder = ranks.local_rank0_first(lambda: resolve_model_folder(settings.model))
+    """Gather model files and data. The hub's library has one rank of a node download while the others wait."""
+    folder = ranks.on_all_or_fail(lambda: resolve_model_folder(settings.model))
 
     def inspect() -> tuple[ModelFiles, Model]:
         files = inspect_model(folder)

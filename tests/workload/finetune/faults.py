@@ -49,13 +49,6 @@ def _dies_while_it_reads(_: object) -> None:
     program.build_dataset = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _patience(seconds: float) -> None:
-    """Wait for the others no longer than so."""
-    from devkit.workload.finetune import distributed
-
-    distributed.RENDEZVOUS_TIMEOUT_S = seconds
-
-
 def _memory_of_loading(path: str) -> None:
     """No fault: what loading and sharing out take beside files and what was there, in bytes, is written to `path`."""
     import ctypes
@@ -116,5 +109,4 @@ _FAULTS = {
     "dies at start": _dies_at_start,
     "killed before a change": _killed_before_a_change,
     "dies while it reads": _dies_while_it_reads,
-    "patience": _patience,
 }
