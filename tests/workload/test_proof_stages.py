@@ -27,7 +27,6 @@ LORA_STAGES = (
     model_stages.prove_adapter_reload,
     model_stages.prove_adapter_merged,
     model_stages.prove_resume,
-    model_stages.prove_checkpointing,
 )
 QUANTIZED_STAGES = (
     model_stages.prove_qlora_memorizes,

@@ -120,17 +120,16 @@ def gpu(capability):
     return Device("cuda", "a GPU", "", Precision.FP16, "", capability, count=1)
 
 
-@pytest.mark.parametrize("stage", [device_stages.prove_triton, device_stages.prove_compile])
-def test_triton_is_skipped_where_it_is_missing_or_the_gpu_too_old(stage, monkeypatch):
+def test_triton_is_skipped_where_it_is_missing_or_the_gpu_too_old(monkeypatch):
     # A stand-in: Triton is no package of a CPU's torch.
     monkeypatch.setattr(device_stages, "find_spec", lambda _: object())
-    old = outcome(stage, gpu("6.1"))
+    old = outcome(device_stages.prove_triton, gpu("6.1"))
     assert (old.status, old.reason) == (
         StageStatus.SKIPPED,
         "Triton compiles for compute capability 7.0 and newer, but this is 6.1",
     )
     monkeypatch.setattr(device_stages, "find_spec", lambda _: None)
-    without = outcome(stage, gpu("9.0"))
+    without = outcome(device_stages.prove_triton, gpu("9.0"))
     assert (without.status, without.reason) == (StageStatus.SKIPPED, "Triton is not installed")
 
 

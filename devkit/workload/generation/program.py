@@ -37,7 +37,7 @@ from devkit.workload.generation.decoding import (
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, GenerationFiles, Prompt
 
 MIN_ANSWER_TOKENS = 16
-"""Shorter answers are useless: rather, the oldest turns are dropped."""
+"""Shorter answers are useless: rather, the turns so far are dropped."""
 
 
 @dataclass
@@ -62,11 +62,21 @@ class ChatSession:
 
         Returns None, and drops the turn, if it does not fit the model even alone.
         """
+        limit = self.generator.context_length
+        system = [each for each in self.turns[:1] if each["role"] == "system"]
         turn = {"role": "user", "content": text}
-        if self._is_too_long(turn):
+        ids = encode_chat([*system, turn], self.generator.tokenizer)
+        if limit is not None and len(ids) >= limit:
+            length = f"{len(ids)} tokens, but the context length is {limit}, including the answer"
+            self.remark(f"(too long: {length}; shorten it)")
             return None
+        whole = encode_chat([*self.turns, turn], self.generator.tokenizer)
+        if limit is None or len(whole) + MIN_ANSWER_TOKENS <= limit:
+            ids = whole
+        elif len(self.turns) > len(system):
+            self.remark("(the turns so far no longer fit the model's context and are dropped)")
+            self.turns = system
         self.turns.append(turn)
-        ids = self._encode_fitting()
         with catch_interrupt() as should_stop:
             completion = generate_one(
                 self.generator, ids, self.decoding, number=self._answered, show=self.say, should_stop=should_stop
@@ -79,32 +89,6 @@ class ChatSession:
             self.remark(f"(cut after {len(completion.ids)} tokens)")
         self.turns.append({"role": "assistant", "content": completion.text})
         return completion
-
-    def _is_too_long(self, turn: dict[str, Any]) -> bool:
-        limit = self.generator.context_length
-        system = [each for each in self.turns[:1] if each["role"] == "system"]
-        length = len(encode_chat([*system, turn], self.generator.tokenizer))
-        if limit is None or length < limit:
-            return False
-        self.remark(f"(too long: {length} tokens, but the context length is {limit}, including the answer; shorten it)")
-        return True
-
-    def _encode_fitting(self) -> list[int]:
-        """Encode the chat, and drop its oldest turns if it would fill the context."""
-        dropped = 0
-        has_system = self.turns[0]["role"] == "system"
-        while True:
-            kept = [*self.turns[:has_system], *self.turns[has_system + dropped :]]
-            ids = encode_chat(kept, self.generator.tokenizer)
-            limit = self.generator.context_length
-            if limit is None or len(ids) + MIN_ANSWER_TOKENS <= limit or len(kept) <= has_system + 1:
-                break
-            # A turn of the user goes with its answer: templates require them to alternate.
-            dropped += 2
-        if dropped:
-            self.remark(f"(the first {dropped} turns no longer fit the model's context and are dropped)")
-            del self.turns[has_system : has_system + dropped]
-        return ids
 
 
 @contextmanager

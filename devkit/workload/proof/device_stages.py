@@ -6,7 +6,6 @@ clocks, or as half a GPU.
 
 import importlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -33,8 +32,6 @@ from devkit.workload.proof.stages import (
     expect_at_most,
     expect_equal,
 )
-
-CPP_COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++", "cl")
 
 MIN_TRITON_CAPABILITY_MAJOR = 7
 QUANTIZED_SIZE = 256
@@ -105,26 +102,6 @@ def prove_kernel(device: Device) -> Iterator[StageReading]:
     """Prove that matrix product and attention, in fp32 and in the proof's precision, agree with the CPU in fp64."""
     precisions = {str(each): TORCH_DTYPES[each] for each in (Precision.FP32, device.precision)}
     yield from standalone.read_kernel_errors(device.torch_device, precisions)
-
-
-def prove_compile(device: Device) -> Iterator[StageReading]:
-    """Prove that torch.compile builds a kernel, with Triton on a GPU, that agrees with eager execution.
-
-    It needs a C compiler and Python's headers, which slim images often lack.
-    """
-    if device.kind == "mps":
-        raise StageSkipped("devkit does not test torch.compile on Apple GPUs")
-    if device.kind == "cuda":
-        require_triton(device)
-    if device.kind == "cpu" and not any(shutil.which(program) for program in CPP_COMPILERS):
-        raise StageSkipped("torch.compile needs a C++ compiler on the CPU, but none is installed")
-
-    def smooth(values: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.silu(values) * values.sin() + 1
-
-    values = torch.linspace(-4, 4, 4096, device=device.torch_device)
-    compiled = torch.compile(smooth)(values)
-    yield expect_at_most("largest_difference", float((compiled - smooth(values)).abs().max()), 1e-5)
 
 
 def prove_bitsandbytes_native(device: Device) -> Iterator[StageReading]:

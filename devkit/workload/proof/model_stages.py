@@ -111,20 +111,6 @@ def max_abs_difference(left: torch.Tensor, right: torch.Tensor) -> float:
     return float((left - right).abs().max())
 
 
-def prove_checkpointing(models: ProofModels) -> Iterator[StageReading]:
-    """Prove that gradient checkpointing, which recomputes activations to save memory, gives the same losses."""
-    steps = models.settings.resume_steps // 2
-    plain = models.attach_lora(models.build_base())
-    saving = models.attach_lora(models.build_base())
-    saving.enable_input_require_grads()
-    # Renamed in transformers 5; the old name warns there.
-    enable = getattr(saving, "activation_checkpointing_enable", saving.gradient_checkpointing_enable)
-    enable({"use_reentrant": False})
-    wanted = models.train(plain, models.build_optimizer(plain), steps)
-    found = models.train(saving, models.build_optimizer(saving), steps)
-    yield expect_at_most("largest_loss_difference", max(abs(a - b) for a, b in zip(wanted, found, strict=True)), 1e-3)
-
-
 def prove_inference(models: ProofModels) -> Iterator[StageReading]:
     """Prove that greedy tokens are the same without a KV cache, with a dynamic one, and with a static one."""
     model = models.tuned.model.eval()

@@ -27,7 +27,7 @@ MODULES = {
     "stages": ("bitsandbytes",),
     "device_stages": (
         *("torch-build", "device", "kernel", "compute-rate", "memory-rate", "link-rate"),
-        *("bitsandbytes-native", "triton", "compile"),
+        *("bitsandbytes-native", "triton"),
     ),
     "collectives": ("nccl", "gloo"),
     "run_stages": ("memory-estimate", "preferences", "own-model"),

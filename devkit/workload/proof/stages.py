@@ -171,10 +171,8 @@ STAGES = (
     StageSpec("memory-estimate", "training uses the estimated memory", _MODEL, budget_s=15, **_BY_MACHINE),
     StageSpec("own-model", "the given model learns and answers", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
     StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
-    StageSpec("checkpointing", "gradient checkpointing does not change any gradient", _MODEL, Depth.FULL, 4),
     StageSpec("preferences", "DPO prefers the chosen answers", _MODEL, Depth.FULL, 40, **_BY_MACHINE),
     StageSpec("gloo", "two processes run an all-reduce over Gloo", ("kernel",), Depth.FULL, 15),
-    StageSpec("compile", "torch.compile builds a kernel with the same result", ("kernel",), Depth.FULL, 60),
 )
 """All stages, in the order they run. bitsandbytes comes before peft, which imports it: a broken one gets hidden."""
 

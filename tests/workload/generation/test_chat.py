@@ -1,4 +1,4 @@
-"""A chat remembers its turns, forgets the oldest when it must, and its answers can be stopped."""
+"""A chat remembers its turns, starts over when it must, and its answers can be stopped."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def test_every_turn_is_answered_with_the_earlier_ones_as_context(generator):
 
 
 @pytest.mark.parametrize("system", [False, True], ids=["no system turn", "a system turn"])
-def test_the_oldest_turns_are_dropped_when_the_context_is_full_and_the_user_is_informed(generator, system):
+def test_the_turns_so_far_are_dropped_when_the_context_is_full_and_the_user_is_informed(generator, system):
     chat, _, remarks = chat_with(generator)
     chat.turns = [{"role": "system", "content": "be kind"}] if system else []
     for number in range(8):
