@@ -123,7 +123,7 @@ class _RecordedRun:
                 except Exception as error:
                     if isinstance(error, RuntimeError) and is_out_of_memory(error):
                         return EXIT_CODES[self._end_out_of_memory(error)]
-                    self._record_failure(error)
+                    (self._record.fail if self._ranks.is_rank0 else self._record.fail_for_rank0)(error)
                     raise
             except StoppedBySignal as stop:
                 # Before the first step: there is nothing to save.
@@ -186,12 +186,6 @@ class _RecordedRun:
         if ranks.is_rank0:
             self._record.stop(RunOutcome.OUT_OF_MEMORY)
         return RunOutcome.OUT_OF_MEMORY
-
-    def _record_failure(self, error: Exception) -> None:
-        if not self._ranks.is_rank0:
-            self._record.fail_for_rank0(error)
-            return
-        self._record.fail(error)
 
 
 def _outcome_of(number: signal.Signals) -> RunOutcome:
