@@ -32,6 +32,7 @@ def outcome(stage, subject):
 def test_the_stage_passes_on_the_cpu(stage):
     result = outcome(stage, CPU)
     assert result.status is StageStatus.PASSED, result.reason
+    assert all(rate > 0 for name, rate in result.measured.items() if name.endswith(("_tflops", "_gb_per_s")))
 
 
 @pytest.mark.parametrize(
