@@ -59,7 +59,7 @@ def test_a_port_that_somebody_exported_starts_no_group(environment):
 )
 def test_what_no_launcher_sets_is_refused(environment, changed, says):
     environment(**{name: value for name, value in {**WHOLE, **changed}.items() if value is not None})
-    with pytest.raises(DevkitError, match=says) as told, join_process_group("cpu"):
+    with pytest.raises(DevkitError, match=says) as told, join_process_group("cpu", timeout_s=1):
         pass
     assert "torchrun --nproc-per-node" in told.value.hint
 
