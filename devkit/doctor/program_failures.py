@@ -23,8 +23,8 @@ _OF_WORKLOADS = ("CON", "CUD", "HUB", "PRJ", "PYT")
 """Prefixes of errors within containers and projects, which a program of the machine does not report."""
 
 
-_PLACE = re.compile(r" in (\S+):(\d+)$")
-"""File and line of a setting in the project."""
+_PLACE = re.compile(r" in (\S+):(\d+)(?: \((.+?): (.+)\))?$")
+"""File and line of a setting in the project, what is wrong with it, and what mends that."""
 _REFUSED = re.compile(r"exec(?:: \"| )?(/[\w./+-]+)\"?(?:: stat \S+)?: (permission denied|exec format)", re.IGNORECASE)
 """A program by its path, and what the kernel has against it: `fork/exec /usr/bin/runc: permission denied`."""
 _ABSENT = re.compile(
@@ -93,6 +93,7 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried:
         needed = {"needed": failure.program, "fault": fault, "package": _PACKAGES.get(failure.program, "")}
     setting = failure.settings[0] if failure.settings else ""
     place = _PLACE.search(setting)
+    shown_setting = f"{setting[: place.start(4) - 2]})" if place and place[4] else setting
     shown = problem(
         name,
         subject=failure.program,
@@ -104,10 +105,11 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried:
         variables=failure.works_without,
         shown_variables=", ".join(failure.works_without),
         places=" and ".join(failure.set_in) or "the shell's startup files",
-        setting=setting,
+        setting=shown_setting,
         setting_name=setting.partition(" in ")[0],
         file=place[1] if place else setting.rpartition(" in ")[2],
         line=place[2] if place else "",
+        remedy=f": {place[4]}" if place and place[4] else "",
         log=f"tail -n 20 {quote(path)}" if (path := failure.read_from).startswith("/") else failure.read_from,
         kind="project" if place else _name_owner(failure.program),
     )

@@ -31,7 +31,7 @@ from devkit.probe.engine.daemon_files import read_daemon_settings
 from devkit.probe.engine.last_words import find_named_settings, flatten, list_podman_settings
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
-from devkit.probe.project.places import locate_setting
+from devkit.probe.project.places import drop_repeated, locate_excerpt, locate_setting, locate_values
 from devkit.trial.builds import OUTLINE, Build, find_build_faults, list_builds
 from devkit.trial.image import build_image, has_glibc
 from devkit.trial.programs import (
@@ -205,7 +205,7 @@ def try_containers(
     if (name_images(config, facts) or "services" in config) and (clients[0].compose or not has_services):
         run, left_out = _rehearse(run, clients[0], facts)
     else:
-        run = replace(run, pending=tuple(list_pending(config, facts, (), clients[0].name)))
+        run = replace(run, pending=tuple(list_pending(config, facts, ())))
     if isinstance(facts.project, Project) and not (has_services and clients[0].compose):
         is_unread = isinstance(facts.compose_config, Unknown) or not clients[0].compose
         left_out += tuple(each.name for each in facts.project.services if is_unread)
@@ -402,7 +402,7 @@ def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
     created = request.list_created(run.project)
     options, told, done = (
         parsed,
-        ("run", *request.words),
+        ("run", request.path),
         attempt(parsed) if request.is_whole else ProgramResult(0, "", ""),
     )
     if done.code == 0:
@@ -413,8 +413,9 @@ def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
     guilty = find_guilty([*map(str, options)], lambda without: attempt(options, without).code == 0)
     settings = []
     for key, words in (request.options[int(place)] for place in guilty):
-        found = locate_setting(run.host, run.project, (key,), words[-1]) or request.path
-        settings.append(f"{' '.join(words) if key == 'runArgs' else key} in {found}")
+        found = locate_setting(run.host, run.project, (key,), words[-1])
+        shown = " ".join(words) if key == "runArgs" else key
+        settings.append(str(replace(found, name=shown)) if found else f"{shown} in {request.path}")
     return replace(trial, settings=tuple(settings))
 
 
@@ -444,7 +445,11 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
         named = (*name(number), "--label", label)
         done = run.ask(*client.command, "run", *_OPTIONS, _SHELL, *network, *named, *arguments, image, *command)
-        return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
+        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
+        # What an engine refuses of a GPU is a matter of its settings, whoever asks for it.
+        is_own = done.code not in (0, TIMED_OUT) and not re.search("nvidia|gpu", done.err, re.IGNORECASE)
+        places = locate_values(run.host, run.project, done.err) if is_own else ()
+        return replace(trial, settings=tuple(map(str, places)), is_suspected=True)
 
     for number, arguments in enumerate(run.run_arguments):
         yield partial(run_container, number, arguments)
@@ -517,7 +522,7 @@ def _tell_rehearsal(
     guilty = find_guilty(suspects, works) or find_guilty([each for each in every if each not in suspects], works)
     shown = [each for each in keys if not guilty or each.startswith((*guilty, *FILES))] or [*guilty]
     shown = shown or [each for each in suspects if count_named(each) == 1]
-    settings = tuple(dict.fromkeys(f"{key} in {_locate(run, key, values)}" for key in shown))
+    settings = tuple(dict.fromkeys(_locate(run, key, values) for key in shown))
     return replace(trial, settings=settings, is_suspected=not guilty)
 
 
@@ -525,7 +530,8 @@ def _locate(run: _Run, key: str, values: Iterable[tuple[str, str]]) -> str:
     """Locate a setting of a service, or of a file that services read, in the files of the project."""
     path = key.split(".") if key.startswith(FILES) else ["services", *key.split(".")]
     value = next((value for name, value in values if name == key), "")
-    return locate_setting(run.host, run.project, path, value) or "the project"
+    place = locate_setting(run.host, run.project, path, value)
+    return str(replace(place, name=key)) if place else f"{key} in the project"
 
 
 def _find_overlap(run: _Run, client: _Client) -> tuple[tuple[str, ...], str] | None:
@@ -607,11 +613,21 @@ def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:
         done = done if done.code == TIMED_OUT else ProgramResult(0, "", "")
         return _make_trial(client, Way.PROJECT, done, 0, arguments=("build",))
     # What was built before starts without a build.
-    told = told or (("build", "--file") if build.image in run.images else ("compose", "build")) + (build.dockerfile,)
-    trial = _make_trial(client, Way.PROJECT, ProgramResult(1, "", fault), 0, arguments=told)
+    arguments = told or (
+        *(("build", "--file") if build.image in run.images else ("compose", "build")),
+        build.dockerfile,
+    )
+    trial = _make_trial(client, Way.PROJECT, ProgramResult(1, "", fault), 0, arguments=arguments)
+    if told:
+        return trial
     target, key = get_text(build.target, "target"), f"services.{build.service}.build.target"
-    place = locate_setting(run.host, run.project, key.split("."), target) if target and target in fault else ""
-    return replace(trial, settings=(f"{key} in {place}",) if place else (), is_suspected=True)
+    is_named = bool(target) and target in fault
+    found = (
+        locate_setting(run.host, run.project, key.split("."), target) if is_named and build.service else None,
+        locate_excerpt(run.host, run.project, done.err),
+        *locate_values(run.host, run.project, fault),
+    )
+    return replace(trial, settings=tuple(map(str, drop_repeated(filter(None, found)))), is_suspected=True)
 
 
 def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
@@ -770,7 +786,7 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))
     rehearsal = rehearsal if rehearsal["services"] else {}
-    pending = tuple(list_pending(run.config, facts, {*images, *refusals}, client.name))
+    pending = tuple(list_pending(run.config, facts, {*images, *refusals}))
     look_ups = (*run.look_ups, *look_ups[:MAX_LOOK_UPS])
     return replace(run, rehearsal=rehearsal, look_ups=look_ups, pending=pending, images=images), left_out
 
@@ -784,12 +800,18 @@ def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) 
     script = SCRIPT if way is not Way.PLAIN else f"{SHOW_SURROUNDINGS}{SCRIPT}"
     words = (*_ARGUMENTS[way], *request, image, "-c", script, "sh", asked)
 
-    def ask(*options: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
-        command = (*client.command, "run", *_OPTIONS, _SHELL, _NO_NETWORK, *naming, *options, *words)
+    def ask(
+        *options: str, without: Collection[str] = (), share: float = 1.0, network: str = _NO_NETWORK
+    ) -> ProgramResult:
+        command = (*client.command, "run", *_OPTIONS, _SHELL, network, *naming, *options, *words)
         return run.ask(*command, without=without, share=share)
 
     path, suspects = _list_suspects(run.host) if way is Way.PLAIN and client.name == "docker" else ("", {})
     done = ask(share=0.5 if suspects else 1.0)
+    if done.code not in (0, TIMED_OUT) and client.name == "podman":
+        # Where this process may make no network of its own, the user's containers have the host's.
+        usual = ask(network="--network=host")
+        done = usual if usual.code == 0 else done
     ms = round((time.monotonic() - started_at) * 1000)
     trial = _make_trial(client, way, done, ms, arguments=_ARGUMENTS[way])
     if way is Way.PLAIN and client.settings is not None:

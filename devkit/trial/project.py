@@ -131,30 +131,22 @@ def build_rehearsal(
     return {"services": services, "networks": networks}, tuple(untried)
 
 
-def list_pending(config: Mapping[str, Any], facts: Facts, known: Collection[str], engine: str) -> Iterator[str]:
-    """Yield what shows only where the project itself starts: images that are not `known`, builds, and what services wait for.
-
-    Each is told with the command that tries it.
-    """
+def list_pending(config: Mapping[str, Any], facts: Facts, known: Collection[str]) -> Iterator[str]:
+    """Yield what shows only where the project itself starts: images that are not `known`, builds, and what services wait for."""
     services = get_object(config, "services")
     images = {name: name_image(config, name) for name in services}
     built = [name for name in services if get_object(services, name, "build") and images[name] not in known]
-    yield from (f"the build of {name} ({engine} compose build {name})" for name in built)
     own = list_dev_containers(facts)
-    yield from (f"the build of {each.path} (devcontainer build --workspace-folder .)" for each in own if each.build)
+    yield from (f"the build of {name}" for name in (*built, *(each.path for each in own if each.build)))
     pulled = [image for name, image in images.items() if name not in built]
     pulled += [each.image.value for each in own if each.image and not each.build and "$" not in each.image.value]
-    yield from (f"the image {each} ({engine} pull {each})" for each in dict.fromkeys(pulled) if each not in known)
+    yield from (f"the image {each}" for each in dict.fromkeys(pulled) if each not in known)
     for name, service in services.items():
         links = get_object(service, "depends_on").items()
         waits = [other for other, link in links if get_text(link, "condition") in (_HEALTHY, _COMPLETED)]
         # A namespace is gone where its container has ended.
         waits += [mode[8:] for key in _NAMESPACES if (mode := get_text(service, key)).startswith("service:")]
-        yield from (
-            f"{name}'s wait for {each} ({engine} compose up {name})"
-            for each in dict.fromkeys(waits)
-            if each in services
-        )
+        yield from (f"{name}'s wait for {each}" for each in dict.fromkeys(waits) if each in services)
 
 
 def list_joints(config: Mapping[str, Any]) -> Iterator[str]:
@@ -311,11 +303,6 @@ class Request:
     options: tuple[tuple[str, tuple[str, ...]], ...]
     is_whole: bool
     """Whether this machine knows the variables in all of them; those with others are left out."""
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """All of them, as the dev container CLI hands them on."""
-        return tuple(word for _, words in self.options for word in words)
 
     def list_created(self, folder: str) -> dict[int, tuple[str, ...]]:
         """List by its place what `create` checks: no volume, which it would make, and a mount for a file that the client reads."""

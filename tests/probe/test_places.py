@@ -3,7 +3,8 @@
 import pytest
 
 from devkit.probe.host import LocalHost
-from devkit.probe.project.places import locate_setting, locate_words
+from devkit.probe.project.places import drop_repeated, locate_excerpt, locate_setting, locate_values, locate_words
+from devkit.probe.project.scopes import list_scoped
 
 COMPOSE = """services:
   app:
@@ -44,13 +45,15 @@ def folder(tmp_path):
     ],
 )
 def test_the_deepest_key_that_a_file_has_is_found(folder, keys, value, place):
-    assert locate_setting(LocalHost(), folder, keys, value) == place
+    found = locate_setting(LocalHost(), folder, keys, value)
+    assert (f"{found.file}:{found.line}" if found else "") == place
 
 
 def test_anchors_within_anchors_are_followed_once(tmp_path):
     lines = [f"  a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]" for number in range(1, 40)]
     (tmp_path / "compose.yaml").write_text("\n".join(("services:", "  a0: &a0 [x]", *lines)))
-    assert locate_setting(LocalHost(), str(tmp_path), ("services", "a39"), "gone") == "compose.yaml:41"
+    found = locate_setting(LocalHost(), str(tmp_path), ("services", "a39"), "gone")
+    assert found and found.line == 41
 
 
 @pytest.mark.parametrize(
@@ -64,3 +67,74 @@ def test_anchors_within_anchors_are_followed_once(tmp_path):
 )
 def test_the_setting_that_compose_names_is_found(folder, words, settings):
     assert locate_words(LocalHost(), folder, words) == settings
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "places"),
+    [
+        pytest.param(
+            {"compose.yaml": "include: [more/b.yaml]\n", "more/b.yaml": "services:\n  base: {image: x}\n"},
+            'service "base" not found',
+            ["services.base in more/b.yaml:2"],
+            id="a key of a file that another names",
+        ),
+        pytest.param(
+            {"compose.yaml": "services:\n  a:\n    build: ./d\n", "d/Dockerfile": "FROM x\nENV HOME=/root\n"},
+            "mkdir: can't create '/root/.cache/': denied",
+            ["ENV in d/Dockerfile:2"],
+            id="a folder above the path",
+        ),
+        pytest.param(
+            {"compose.yaml": "services:\n  a:\n    image: x:${TAG}\n    command: [a, $$TAG]\n"},
+            'invalid reference "x:${TAG}"',
+            ["services.a.image in compose.yaml:3 (TAG is not set: set TAG in .env, or write a default)"],
+            id="a variable that Compose lacks",
+        ),
+        pytest.param(
+            {"compose.yaml": "services:\n  a:\n    image: x:${TAG}\n", ".env": "TAG=1\n"},
+            'invalid reference "x:${TAG}"',
+            ["services.a.image in compose.yaml:3"],
+            id="a variable of .env",
+        ),
+        pytest.param(
+            {".devcontainer.json": '{"mounts": ["source=${localEnv:HOME}${localEnv:GONE},target=/d"]}'},
+            "cannot mount at '/d'",
+            ["mounts in .devcontainer.json:1"],
+            id="variables that are alternatives",
+        ),
+        pytest.param({"compose.yaml": "x: 1\n"}, "the image could not be built", [], id="words of a sentence"),
+        pytest.param({"compose.yaml": "x: ../Dockerfile\n"}, "../Dockerfile", [], id="outside"),
+    ],
+)
+def test_what_a_programs_words_repeat_is_found(tmp_path, monkeypatch, files, words, places):
+    monkeypatch.setenv("HOME", "/home/me")
+    (tmp_path.parent / "Dockerfile").write_text("FROM ../Dockerfile\n")
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert [str(each) for each in locate_values(LocalHost(), str(tmp_path), words)] == places
+
+
+def test_a_line_that_is_known_is_not_told_again(tmp_path):
+    (tmp_path / "Dockerfile").write_text("FROM x\nRUN mkdir /data\nRUN touch /data/ok\n")
+    known = locate_excerpt(LocalHost(), str(tmp_path), "   7 | >>> RUN touch /data/ok")
+    others = locate_values(LocalHost(), str(tmp_path), "touch: /data/ok: denied", apart_from=(known,))
+    assert [each.line for each in drop_repeated((known, *others, known))] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "notes"),
+    [
+        ("ARG A=1\nFROM x:$A\nRUN echo $A\n", {3: "A has no value here, because line 1 sets it out of reach"}),
+        ("ARG A=1\nFROM x:$A\nARG A\nRUN echo $A\n", {}),
+        ("FROM x AS y\nENV A=1\nARG B=1\nFROM y\nRUN echo $A $B\n", {5: "B has no value here"}),
+        ("FROM x\nARG A=1\nFROM x\nRUN A=2 && echo $A ${A:-3} $PATH\n", {}),
+        ('FROM x\nCMD ["run", "$A"]\nENTRYPOINT ["/bin/sh", "-c", "$A"]\n', {2: "no shell reads a list"}),
+        ("".join(f"ARG A{n}=$A{n - 1}$A{n - 1}xx\n" for n in range(1, 60)) + "FROM x\n", {}),
+    ],
+    ids=["above FROM", "repeated", "of another stage", "set by the command", "a list", "growing without end"],
+)
+def test_variables_that_have_no_value_where_they_stand(text, notes):
+    found = {each.instruction.line: each.note for each in list_scoped(text) if each.note}
+    assert found.keys() == notes.keys()
+    assert all(found[line].startswith(note) for line, note in notes.items())

@@ -253,12 +253,12 @@ def parse_dockerfile(
 def _variables(instruction: Instruction, place: str, path: str) -> list[Variable]:
     found = [
         build_variable(name, value, place=place, path=path, line=instruction.line)
-        for name, value in _pairs(instruction.text)
+        for name, value in read_pairs(instruction.text)
     ]
     return [one for one in found if is_relevant(one)]
 
 
-def _pairs(text: str) -> list[tuple[str, str | None]]:
+def read_pairs(text: str) -> list[tuple[str, str | None]]:
     """Names and values of ARG and ENV, in either form: NAME=value NAME=value, or NAME value."""
     first = text.split(maxsplit=1)
     if len(first) == 2 and "=" not in first[0]:
@@ -273,7 +273,7 @@ def _values(
     instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str], expansion: VariableExpansion
 ) -> dict[str, str]:
     """Return the values for later substitution; secrets are never substituted."""
-    pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text)]
+    pairs = [(name, given.get(name, value)) for name, value in read_pairs(instruction.text)]
     return {name: expansion.expand(value, known) for name, value in pairs if value and not _is_secret(name, value)}
 
 

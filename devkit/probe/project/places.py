@@ -1,49 +1,164 @@
-"""The line of a setting in the project's files, by its path of keys: the one way in which a fix finds its place."""
+"""The line of a setting in the project's files, by its path of keys or its value: the one way in which a fix finds its place."""
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, parse_jsonc_tree, parse_yaml_tree
+from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, parse_env, parse_jsonc_tree, parse_yaml_tree
 from devkit.probe.host import Host
+from devkit.probe.project.scopes import list_scoped
 
 _FOLDERS = ("", ".devcontainer")
 _FILE = re.compile(r"[\w.-]+\.ya?ml|\.?devcontainer\.json")
+_BUILD_FILE = re.compile(r"(?:[\w.-]+\.)?(?:Docker|Container)file(?:[.-][\w.-]+)?", re.IGNORECASE)
 _MAX_FILES = 30
+_MAX_NAMES = 300
+"""Values that may be the path of a further file."""
 _PATH = re.compile(r"\b(?:services|networks|volumes|configs|secrets)(?:\.[\w-]+|\[[\w-]+\])+")
 """A setting in the words of Compose: `services.app.privileged`, `services[app].stop_grace_period`."""
 _QUOTED = re.compile(r"[\"']([\w.-]+)[\"']")
+_VALUE = re.compile(r"\"([^\"\n]{2,200})\"|'([^'\n]{2,200})'|`([^`\n]{2,200})`|((?<![\w/.-])[\w/.$@{}:+-]{3,200})")
+_TELLING = re.compile(r"[/$\d_-]|\w\.\w")
+"""What a word without quotes has that is a value: those of a sentence have none of it."""
+_SHORTEST_FOLDER = 4
+_MAX_PLACES = 3
+_OF_EDITORS = re.compile(r"(?:\$\{(?:localEnv|env):\w+(?::[^}]*)?\})+")
+"""Variables side by side are alternatives: HOME has a value on one system, USERPROFILE on the other."""
+_OF_COMPOSE = re.compile(r"(?<!\$)(?:\$\$)*\$(?:(\w+)|\{(\w+)\})")
+"""Without a default; two dollars are one of the text. Source: Compose specification, "Interpolation"."""
+_EXCERPT = re.compile(r"^\s*(\d+) \| >>> +(.*?)\s*$", re.MULTILINE)
+"""The line at which BuildKit stopped. Source: moby/buildkit, solver/errdefs/source.go."""
 
 
-def locate_setting(host: Host, folder: str, keys: Sequence[str], value: str = "") -> str:
-    """Return "file:line" of a setting in the project in `folder`: of the deepest key of its path that a file has.
+@dataclass(frozen=True)
+class Place:
+    """A setting or an instruction in a file. `note` is what is wrong with it as it stands, `remedy` what mends that."""
 
-    The short form of a list has no keys, so that below the last one the `value` counts. "" where no file has the first two keys.
+    name: str
+    file: str
+    line: int
+    text: str = ""
+    note: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.file}:{self.line}{f' ({self.note}: {self.remedy})' if self.note else ''}"
+
+
+def locate_setting(host: Host, folder: str, keys: Sequence[str], value: str = "") -> Place | None:
+    """Return the place of a setting in the project in `folder`: of the deepest key of its path that a file has.
+
+    The short form of a list has no keys, so that below the last one the `value` counts. None where no file has the first two keys.
     """
-    found = [_descend(root, keys, posixpath.basename(value)) for root in _read_files(host, folder)]
+    found = [_descend(root, keys, posixpath.basename(value)) for root in _read_documents(host, folder)]
     # A file that overrides others comes after them.
     depth, _, node = max(reversed(found), key=lambda each: each[:2], default=(0, 0, ABSENT))
-    return f"{node.file}:{node.line}" if depth >= min(2, len(keys)) else ""
+    return (
+        _note(host, folder, Place(".".join(keys), node.file, node.line, node.text))
+        if depth >= min(2, len(keys))
+        else None
+    )
 
 
 def locate_words(host: Host, folder: str, words: str) -> tuple[str, ...]:
-    """Return the setting that Compose's words name, as "key in file:line"; empty where they name none."""
+    """Return the setting that Compose's words name, as "key in file:line", and where their other values stand."""
     named, quoted = _PATH.search(words), _QUOTED.findall(words)
     keys = re.findall(r"[\w-]+", named[0]) if named else ["services", *quoted[:1]]
-    place = locate_setting(host, folder, keys, "" if named else quoted[-1]) if named or quoted else ""
-    return (f"{'.'.join(keys)} in {place}",) if place else ()
+    place = locate_setting(host, folder, keys, "" if named else quoted[-1]) if named or quoted else None
+    others = locate_values(host, folder, f'"{quoted[-1]}"') if quoted[1:] and not named else ()
+    return tuple(map(str, drop_repeated((place, *others)))) if place else ()
 
 
-def _read_files(host: Host, folder: str) -> Iterator[DocumentNode]:
+def drop_repeated(places: Iterable[Place]) -> tuple[Place, ...]:
+    """Return the places without those in a line that one before is in."""
+    found: dict[tuple[str, int], Place] = {}
+    for each in places:
+        found.setdefault((each.file, each.line), each)
+    return tuple(found.values())
+
+
+def locate_excerpt(host: Host, folder: str, words: str) -> Place | None:
+    """Return the instruction at which BuildKit says that it stopped; tools that add lines to a Dockerfile keep the others."""
+    found = _EXCERPT.search(words)
+    text = found[2].rstrip("\\ ") if found else ""
+    places = [each for each, _ in _list_instructions(host, folder) if text and each.text.startswith(text)]
+    return min(places, key=lambda each: abs(each.line - int(found[1] if found else 0)), default=None)
+
+
+def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[Place] = ()) -> tuple[Place, ...]:
+    """Return the places of what a program's words repeat of the project's files: with a note first, then the longest.
+
+    Of a path, the folders above count if the path itself is nowhere; what stands in a known line is left out.
+    """
+    known = {(each.file, each.line) for each in apart_from}
+    groups = [tuple(map(_bound, _list_values(each))) for each in _VALUE.finditer(words)]
+    texts = [(place, text, place.name) for place, text in _list_instructions(host, folder)]
+    texts += [(each, each.text, each.name) for each in _list_settings(host, folder)] if any(groups) else []
+    texts = [each for each in texts if (each[0].file, each[0].line) not in known]
+    able: dict[Place, int] = {}
+    for group in groups:
+        for pattern in group:
+            found = [
+                place for place, text, key in texts if pattern.fullmatch(key.rpartition(".")[2]) or pattern.search(text)
+            ]
+            able |= {each: len(pattern.pattern) for each in found}
+            if found:
+                break  # A part of a value says less than the whole.
+    noted = [_note(host, folder, each) for each in sorted(able, key=lambda each: -able[each])]
+    return tuple(sorted(noted, key=lambda each: not each.note))[:_MAX_PLACES]
+
+
+def _bound(value: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])")
+
+
+def _list_values(found: re.Match[str]) -> Iterator[str]:
+    value = (found[1] or found[2] or found[3] or found[4]).strip("./:")
+    value = f"/{value}" if found[0].strip("\"'`").startswith("/") else value
+    if found[4] is None or _TELLING.search(value):
+        yield value
+        while (
+            value.count("/") > 1
+            and value.startswith("/")
+            and len(value := posixpath.dirname(value)) >= _SHORTEST_FOLDER
+        ):
+            yield value
+
+
+def _read_documents(host: Host, folder: str) -> Iterator[DocumentNode]:
     """Yield the Compose files and those of dev containers that lie in the project, the overriding ones last."""
-    paths = [posixpath.join(below, name) for below in _FOLDERS for name in host.list(posixpath.join(folder, below))]
-    able = sorted(path for path in paths if _FILE.fullmatch(posixpath.basename(path)))
-    for path in sorted(able, key=lambda each: "override" in each)[:_MAX_FILES]:
+    for path, text in _read_files(host, folder).items():
         parse = parse_jsonc_tree if path.endswith(".json") else parse_yaml_tree
         try:
-            yield parse(host.read(f"{folder}/{path}") or "", file=path)
+            if _FILE.fullmatch(posixpath.basename(path)):
+                yield parse(text, file=path)
         except InvalidDocument:
             continue  # what is wrong with it, another check says
+
+
+def _read_files(host: Host, folder: str) -> dict[str, str]:
+    """Read the files that say how the project's containers are made, and those that these name, by their paths in it."""
+    paths = [posixpath.join(below, name) for below in _FOLDERS for name in host.list(posixpath.join(folder, below))]
+    able = sorted(path for path in paths if _is_read(path))
+    waiting, texts = sorted(able, key=lambda each: "override" in each), dict[str, str]()
+    while waiting and len(texts) < _MAX_FILES:
+        path = waiting.pop(0)
+        found = host.stat(f"{folder}/{path}")
+        if path in texts or found is None or found.kind != "file":
+            continue
+        texts[path] = host.read(f"{folder}/{path}") or ""
+        named = re.findall(r"[\w./-]+", texts[path])[:_MAX_NAMES] if _FILE.fullmatch(posixpath.basename(path)) else []
+        for name in dict.fromkeys(named):
+            near = [posixpath.normpath(posixpath.join(where, name)) for where in (posixpath.dirname(path), "")]
+            near += [posixpath.normpath(posixpath.join(each, "Dockerfile")) for each in near]
+            waiting += [each for each in near if _is_read(each) and not each.startswith(("/", ".."))]
+    return texts
+
+
+def _is_read(path: str) -> bool:
+    name = posixpath.basename(path)
+    return bool(_FILE.fullmatch(name) or _BUILD_FILE.fullmatch(name))
 
 
 def _descend(node: DocumentNode, keys: Sequence[str], value: str) -> tuple[int, int, DocumentNode]:
@@ -66,3 +181,46 @@ def _search(node: DocumentNode, value: str, seen: set[int]) -> tuple[DocumentNod
         return (node,)
     below = (_search(each, value, seen) for each in (*node.fields.values(), *node.items))
     return next(((node, *path) for path in below if path), ())
+
+
+def _list_settings(host: Host, folder: str) -> Iterator[Place]:
+    """Yield each setting by its path of keys, without a note."""
+    for root in _read_documents(host, folder):
+        waiting, seen = [("", root)], set[int]()
+        while waiting:
+            key, node = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            waiting += [(f"{key}.{name}".lstrip("."), each) for name, each in node.fields.items()]
+            waiting += [(key, each) for each in node.items]
+            if key:
+                yield Place(key, node.file, node.line, node.text)
+
+
+def _note(host: Host, folder: str, place: Place) -> Place:
+    """Note the first variable of a setting that has no value here."""
+    if place.file.endswith(".json"):
+        for run in _OF_EDITORS.finditer(place.text):
+            names = re.findall(r":(\w+)(?::([^}]*))?\}", run[0])
+            if not any(host.env.get(name) or default for name, default in names):
+                name = names[0][0]
+                remedy = f"export {name}, or write a default, as in ${{localEnv:{name}:VALUE}}"
+                return replace(place, note=f"{name} is not set", remedy=remedy)
+    elif _FILE.fullmatch(posixpath.basename(place.file)):
+        env = {**parse_env(host.read(f"{folder}/.env") or ""), **host.env}
+        for name in (each[0] or each[1] for each in _OF_COMPOSE.findall(place.text)):
+            if not env.get(name):
+                return replace(place, note=f"{name} is not set", remedy=f"set {name} in .env, or write a default")
+    return place
+
+
+def _list_instructions(host: Host, folder: str) -> Iterator[tuple[Place, str]]:
+    """Yield each instruction of the Dockerfiles with its text, as it is written and as it is filled in."""
+    for path, content in _read_files(host, folder).items():
+        if _BUILD_FILE.fullmatch(posixpath.basename(path)):
+            lines = content.removeprefix("\ufeff").splitlines()
+            for each in list_scoped(content):
+                made = each.instruction
+                place = Place(made.keyword, path, made.line, lines[made.line - 1].strip(), each.note, each.remedy)
+                yield place, f"{made.text}\n{each.filled}"

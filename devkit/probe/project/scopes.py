@@ -1,0 +1,101 @@
+"""The instructions of a Dockerfile with the values of their variables, and those that have none where they stand."""
+
+import json
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from devkit.probe.project.dockerfile import (
+    ExpandsTooFar,
+    Instruction,
+    VariableExpansion,
+    parse_instructions,
+    read_pairs,
+)
+
+_VARIABLE = re.compile(r"(?<!\\)\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
+"""Without a default."""
+_RUN_LATER = ("RUN", "CMD", "ENTRYPOINT", "HEALTHCHECK")
+"""A shell fills in their variables, and none does if they are lists. Source: Dockerfile reference, "Shell and exec form"."""
+_SHELL = re.compile(r"(?:ba|da|a|z)?sh")
+
+
+@dataclass(frozen=True)
+class ScopedInstruction:
+    """An instruction, its text with variables filled in, what is wrong with one of them, and what mends that."""
+
+    instruction: Instruction
+    filled: str
+    note: str = ""
+    remedy: str = ""
+
+
+def list_scoped(text: str) -> Iterator[ScopedInstruction]:
+    """Yield each instruction. A variable counts as absent only if the file itself sets it, out of reach of its use.
+
+    Source: Dockerfile reference, "Understand how ARG and FROM interact" and "Scope".
+    """
+    every = list(parse_instructions(text))
+    set_in = {
+        name: each.line for each in every[::-1] if each.keyword in ("ARG", "ENV") for name, _ in read_pairs(each.text)
+    }
+    before: dict[str, str] = {}
+    scope, kept = before, dict[str, str]()
+    stages: dict[str, dict[str, str]] = {}
+    expansion = VariableExpansion()
+    for each in every:
+        reach = before if each.keyword == "FROM" else scope
+        used = dict.fromkeys(name or other for name, other in _VARIABLE.findall(each.text))
+        absent = [name for name in used if name in set_in and name not in reach and not _is_set(each, name)]
+        pairs = read_pairs(each.text) if each.keyword in ("ARG", "ENV") else []
+        try:
+            filled = expansion.expand(each.text, reach)
+            values = {
+                name: before.get(name, "") if value is None else expansion.expand(value, reach) for name, value in pairs
+            }
+        except ExpandsTooFar:
+            return
+        for name in absent:
+            filled = re.sub(rf"\$(?:\{{{name}\}}|{name}\b)", "", filled)
+        yield ScopedInstruction(each, filled, *_judge(each, used, absent, set_in, before))
+        if each.keyword == "FROM":
+            words = filled.split()
+            kept = dict(stages.get(words[0] if words else "", {}))
+            scope = dict(kept)
+            stages[words[-1] if words else ""] = kept
+        elif scope is not before and each.keyword == "ENV":
+            kept |= values
+        scope |= values
+
+
+def _is_set(instruction: Instruction, name: str) -> bool:
+    """Say if a command gives a variable its value itself."""
+    return (
+        instruction.keyword in _RUN_LATER
+        and re.search(rf"\b{name}=|\b(?:for|read) {name}\b", instruction.text) is not None
+    )
+
+
+def _judge(
+    instruction: Instruction, used: Iterable[str], absent: list[str], set_in: Mapping[str, int], before: Collection[str]
+) -> tuple[str, str]:
+    for name in absent:
+        line = f"line {set_in[name]}"
+        again = f"write `ARG {name}`" if name in before else f"repeat {line}"
+        remedy = f"{again} between FROM and line {instruction.line}"
+        remedy = f"move {line} above the first FROM" if instruction.keyword == "FROM" else remedy
+        return f"{name} has no value here, because {line} sets it out of reach", remedy
+    try:
+        words: Any = json.loads(instruction.text)
+    except ValueError:
+        words = None
+    is_list = instruction.keyword in _RUN_LATER and isinstance(words, list) and words
+    for name in used if is_list else ():
+        if not _SHELL.fullmatch(posixpath.basename(str(words[0]))):
+            return (
+                f"no shell reads a list, so that ${name} stays as it is written",
+                "write the command as text, without brackets",
+            )
+    return "", ""
