@@ -9,6 +9,7 @@ from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity, S
 from devkit.doctor.preconditions import is_in_wsl
 from devkit.doctor.signatures.model import Match
 from devkit.facts.model import Facts
+from devkit.facts.project import Project
 from devkit.facts.runs import CudaCall, Deep, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from devkit.text import format_count, join_words, to_one_line
@@ -32,6 +33,8 @@ _FAULTS = {
 }
 """Faults of a project's containers by how the command of their trial begins."""
 _LONGEST = 200
+_NOT_BY_UP = ("overrideCommand", "postAttachCommand")
+"""Keys of devcontainer.json that are no command, or that an editor alone runs."""
 _REFUSES_CDI = re.compile(r"driver \"cdi\"|CDI device")
 """What engines say of devices that they cannot give by CDI. Source: moby/moby, daemon/cdi.go."""
 _PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")
@@ -130,15 +133,14 @@ def describe_outcome(facts: Facts) -> str:
     fine = [each for each in list_trials(facts) if not find_fault(each, facts)]
     if not is_tried(facts):
         if isinstance(facts.trials, Trials) and facts.trials.pending:
-            pending = join_words((*facts.trials.pending, "what the project runs"))
-            return f"settings look right; not tried: {pending}"
+            return f"settings look right; not tried: {_list_untried(facts, facts.trials.pending)}"
         if not list_trials(facts):
             return f"settings look right, but not tried{_explain_absence(facts)}"
         return "settings look right, but " + (
             f"trial containers {describe_trials(facts)}" if not fine else "no container was tried with a GPU"
         )
     # What a project's containers ask for is tried with a shell of this machine in place of their programs.
-    left_out = "; the project's programs were not run" if any(each.way is Way.PROJECT for each in fine) else ""
+    left_out = f"; not tried: {_list_untried(facts)}" if any(each.way is Way.PROJECT for each in fine) else ""
     started = f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"
     return f"{started}{left_out}"
 
@@ -146,6 +148,14 @@ def describe_outcome(facts: Facts) -> str:
 def _explain_absence(facts: Facts) -> str:
     reason = facts.trials.reason if isinstance(facts.trials, Unknown) and facts.trials != NOT_READ else ""
     return f", because {to_one_line(reason)}" if reason else ""
+
+
+def _list_untried(facts: Facts, pending: Iterable[str] = ()) -> str:
+    """List what shows only where the project itself starts, with the command that starts it."""
+    own = facts.project.dev_containers if isinstance(facts.project, Project) else ()
+    hooks = (name for each in own for key in each.keys if (name := key.name).endswith("Command"))
+    able = dict.fromkeys(name for name in hooks if name not in _NOT_BY_UP)
+    return join_words((*pending, *able, "the project's programs (devkit up)"))
 
 
 def _count_gpus(fine: Iterable[Trial]) -> str:

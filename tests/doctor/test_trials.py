@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 from devkit.doctor.model import Severity
+from devkit.doctor.report.lines import UNICODE_MARKS
 from devkit.doctor.report.report import Health
+from devkit.doctor.report.stack import build_stack
+from devkit.doctor.report.text import format_report
 from devkit.doctor.trials import describe_trials
 from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
 from devkit.facts.programs import ProgramFailure
-from devkit.facts.runs import Lack, Trial, Trials, Way
+from devkit.facts.runs import Lack, Proxy, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu
@@ -393,14 +396,12 @@ def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
         pytest.param(tried(WORKS), "containers start with 1 GPU", id="tried"),
         pytest.param(
             tried(WORKS, own()),
-            "containers start with 1 GPU; the project's programs were not run",
+            "containers start with 1 GPU; not tried: the project's programs (devkit up)",
             id="beside a project's container",
         ),
         pytest.param(
-            changed(
-                healthy(), {"trials": Trials((WORKS, own()), (), pending=("the image pg:16 (docker pull pg:16)",))}
-            ),
-            "settings look right; not tried: the image pg:16 (docker pull pg:16) and what the project runs",
+            changed(healthy(), {"trials": Trials((WORKS, own()), (), pending=("the image pg:16",))}),
+            "settings look right; not tried: the image pg:16 and the project's programs (devkit up)",
             id="an image that is not here",
         ),
         pytest.param(healthy(), "settings look right, but not tried", id="not tried"),
@@ -413,6 +414,22 @@ def test_healthy_is_said_only_of_what_was_tried(facts, said):
     assert report.health is Health.HEALTHY
     assert said in report.headline
     assert report.tried is (said.startswith("containers"))
+
+
+@pytest.mark.parametrize(("pending", "severity"), [((), Severity.NOTE), (("the image far",), Severity.WARNING)])
+def test_a_project_whose_images_are_here_needs_no_proxy_of_the_daemon(pending, severity):
+    proxies = (Proxy("HTTPS_PROXY", "http://proxy.example:3128"),)
+    facts = changed(healthy(), {"hub.proxies": proxies, "trials": Trials((PLAIN, WORKS, own()), (), (), pending)})
+    found = [each.finding.severity for each in build_full_report(facts).findings if each.check.code == "ENG013"]
+    assert found[0] is severity
+
+
+def test_beside_a_warning_what_was_not_tried_is_told_with_the_command_that_tries_it():
+    warned = replace(own(code=1, err="the volume is root's"), arguments=("run", "--mount", "cache"))
+    facts = changed(healthy(), {"trials": Trials((PLAIN, WORKS, warned), (), pending=("the build of app",))})
+    report = build_full_report(facts)
+    lines = format_report(report, build_stack(facts, report), width=300, marks=UNICODE_MARKS)
+    assert "1 warning; not tried: the build of app and the project's programs (devkit up);" in " ".join(map(str, lines))
 
 
 @pytest.mark.parametrize(

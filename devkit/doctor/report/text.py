@@ -224,7 +224,11 @@ def _format_verdict(report: Report, marks: Marks) -> tuple[str, Tone]:
         case Health.INCOMPLETE:
             return f"{marks.unknown} incomplete{f', {join_words(parts)}' if parts else ''}", Tone.UNKNOWN
         case _:
-            return join_words(parts), Tone.PLAIN
+            # Beside a warning, the cause may still be in what was not tried.
+            _, untried, what = (
+                report.proof.partition("; not tried: ") if report.health is Health.WARNINGS else ("", "", "")
+            )
+            return f"{join_words(parts)}{untried}{what}", Tone.PLAIN
 
 
 def format_checks(checks: Iterable[Check]) -> tuple[Line, ...]:

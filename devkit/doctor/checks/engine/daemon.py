@@ -29,7 +29,7 @@ from devkit.doctor.trials import describe_way
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER, Clients, Engine, EngineKind
 from devkit.facts.machine import Platform, Wsl
 from devkit.facts.model import Facts
-from devkit.facts.runs import Way
+from devkit.facts.runs import Trials, Way
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
@@ -152,7 +152,13 @@ def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
     shell = f"{variables[0]}={proxies[variables[0]]}"
     if require(engine.proxy) == "":
         variable = next((name for name in variables if name.upper() == "HTTPS_PROXY"), variables[0])
-        yield problem("daemon-without-proxy", variable=variable, evidence=(shell, "engine: no proxy"))
+        # A project whose images are all here pulls none.
+        own = facts.trials if isinstance(facts.trials, Trials) else Trials((), ())
+        is_needless = any(each.way is Way.PROJECT for each in own.tried) and not own.pending
+        severity = Severity.NOTE if is_needless else None
+        yield problem(
+            "daemon-without-proxy", severity=severity, variable=variable, evidence=(shell, "engine: no proxy")
+        )
     if settings is not None and not settings.gives_proxy:
         evidence = (shell, f"{settings.path}: no proxies")
         yield problem("containers-without-proxy", subject=settings.path, evidence=evidence)
