@@ -48,11 +48,11 @@ context_option = click.option(
 )
 
 
-def find_project_container(directory: Path, config: Path | None) -> "DevContainer":
-    """Return the dev container of the directory. Raises DevkitError when there is none."""
+def find_project_container(directory: Path, config: Path | None, *, takes_compose: bool = False) -> "DevContainer":
+    """Return the dev container of the directory, else its Compose project if asked. Raises DevkitError when there is none."""
     from devkit.devcontainer.configuration import find_dev_container
 
-    return find_dev_container(directory, config, env=os.environ)
+    return find_dev_container(directory, config, env=os.environ, takes_compose=takes_compose)
 
 
 def _find_made(directory: Path, config: Path | None, words: tuple[str, ...] = ()) -> "DevContainer":
@@ -60,7 +60,7 @@ def _find_made(directory: Path, config: Path | None, words: tuple[str, ...] = ()
     from devkit.devcontainer.configuration import NoDevContainerError
 
     try:
-        return find_project_container(directory, config)
+        return find_project_container(directory, config, takes_compose=True)
     except NoDevContainerError as error:
         is_folder = bool(words) and Path(words[0]).is_dir()
         inside = [f"{each}" for each in sorted(directory.iterdir()) if (each / ".devcontainer").is_dir()]
@@ -102,26 +102,26 @@ def start(container: "DevContainer", *, rebuilds: bool = False, no_cache: bool =
             click.echo("\nBuilt steps are kept: the next `devkit up` continues.", err=True)
             raise
     if isinstance(started, Failure):
-        _print_failure(started)
+        _print_failure(started, container)
         return None
     return started
 
 
-def _print_failure(failure: "Failure") -> None:
-    """Print what failed: the last lines, the first known cause with its fix, and the file with all lines."""
-    from devkit.doctor.known_errors import find_known_errors
+def _print_failure(failure: "Failure", container: "DevContainer") -> None:
+    """Print why something failed with the lines of the project that it leads to, the fix, the last lines, and the file with all."""
+    from devkit.devcontainer.verdict import judge_failure
+    from devkit.probe.host import LocalHost
 
-    click.echo(f"Error: {to_one_line(failure.title)}", err=True)
-    for line in [line for line in failure.excerpt or failure.lines if line.strip()][-MAX_SHOWN_LINES:]:
+    verdict = judge_failure(LocalHost(), container, failure)
+    click.echo(f"Error: {to_one_line(verdict.headline)}", err=True)
+    lines = [f"{each.file}:{each.line}: {each.text}" for each in verdict.places if each.text]
+    for line in (*lines, failure.title, *[line for line in verdict.shown if line.strip()][-MAX_SHOWN_LINES:]):
         click.echo(f"  {to_one_line(line)}", err=True)
-    text = "\n".join(failure.lines)
-    matches = [match for match in find_known_errors(text, is_ours=True) if match.follows_from is None] if text else []
-    for match in matches[:1]:
-        lines = (match.cause, match.fix.summary, *(f"    {command}" for command in match.fix.commands))
-        click.echo("\n".join(("", *lines)), err=True)
+    for line in verdict.list_steps():
+        click.echo(to_one_line(line), err=True)
     with suppress(OSError), tempfile.NamedTemporaryFile("wb", prefix="devkit-", suffix=".log", delete=False) as log:
-        log.write(text.encode(errors="replace"))
-        hint = "" if matches else f", which contains no known error: devkit explain {shlex.quote(log.name)}"
+        log.write("\n".join(failure.lines).encode(errors="replace"))
+        hint = "" if verdict.known else f", which contains no known error: devkit explain {shlex.quote(log.name)}"
         click.echo(f"The whole output: {log.name}{hint}", err=True)
 
 
@@ -138,10 +138,11 @@ def up(
 ) -> None:
     """Start the dev container of DIR: build it, wait until it is healthy, and run its lifecycle commands once.
 
-    Compose starts a dev container that devkit wrote; the dev container CLI starts any other. A repeated run keeps
-    everything that is up to date. Editors attach to the same container.
+    Compose starts a dev container that devkit wrote, and the services of a folder that has only a Compose file; the dev
+    container CLI starts any other. A repeated run keeps everything that is up to date. Editors attach to the same container.
+    If something fails, the last lines name the cause, its line in the project's files, and the fix.
     """
-    container = find_project_container(directory, config)
+    container = find_project_container(directory, config, takes_compose=True)
     started = start(container, rebuilds=rebuild or no_cache, no_cache=no_cache)
     if started is None:
         ctx.exit(ExitCode.ANSWER_IS_NO)
@@ -161,8 +162,10 @@ def up(
         }
         click.echo(json.dumps(document, indent=2))
         return
-    done = "runs already" if started.action == "kept" else "runs"
+    done = {"kept": "runs already", "ended": "has ended with status 0"}.get(started.action, "runs")
     click.echo(f"The dev container of {container.name} {done}: {state.name}")
+    if started.action == "ended":
+        return
     click.echo("  enter it:    devkit shell\n  run in it:   devkit run -- COMMAND\n  stop it:     devkit down")
 
 
@@ -233,6 +236,6 @@ def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: b
         printer(f"{'remove' if volumes else 'stop'} {state.name} …")
         failure = stop_dev_container(client, state, removes=volumes)
     if failure:
-        _print_failure(failure)
+        _print_failure(failure, container)
         ctx.exit(ExitCode.ANSWER_IS_NO)
     click.echo(f"The dev container of {container.name} is {'removed, with its volumes' if volumes else 'stopped'}.")

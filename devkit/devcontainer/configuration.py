@@ -13,7 +13,9 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
+from devkit.probe.documents import get_object, parse_yaml
 from devkit.probe.host import LocalHost
+from devkit.probe.project.compose import COMPOSE_NAMES
 from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.release import GENERATED_MARK
 from devkit.text import join_words
@@ -35,7 +37,10 @@ _OTHER_VARIABLE = re.compile(r"\$\{(?:container|devcontainerId)")
 
 @dataclass(frozen=True)
 class DevContainer:
-    """A folder with its devcontainer.json. `properties` are the file's, with the host's variables replaced."""
+    """A folder with its devcontainer.json. `properties` are the file's, with the host's variables replaced.
+
+    Without one, `file` is the folder's Compose file, and the service the first that asks for a GPU.
+    """
 
     folder: Path
     file: Path
@@ -53,9 +58,16 @@ class DevContainer:
         names = named if isinstance(named, list) else [named] if named else []
         return tuple(self.file.parent / str(each) for each in names)
 
+    @property
+    def is_compose_project(self) -> bool:
+        """True if there is no devcontainer.json, so that nothing but Compose is asked."""
+        return self.file.name in COMPOSE_NAMES
+
     @cached_property
     def is_generated(self) -> bool:
-        """True if devkit wrote the Compose file, and Compose alone can make the container from it."""
+        """True if Compose alone can make the container: devkit wrote the Compose file, or there is nothing else."""
+        if self.is_compose_project:
+            return True
         needed = {key: value for key, value in self.properties.items() if key != "customizations"}
         needs_cli = any(map(needed.get, _CLI_ONLY)) or _OTHER_VARIABLE.search(json.dumps(needed))
         if needs_cli or not self.compose_files or needed.get("updateRemoteUserUID") is not False:
@@ -68,7 +80,8 @@ class DevContainer:
         """The labels of the container: Compose's for a generated one, else those of the dev container CLI."""
         if not self.is_generated:
             return {LOCAL_FOLDER_LABEL: str(self.folder), CONFIG_FILE_LABEL: str(self.file)}
-        folder, service = self.compose_files[0].parent, self.properties.get("service")
+        folder = self.folder if self.is_compose_project else self.compose_files[0].parent
+        service = self.properties.get("service")
         return {"com.docker.compose.project.working_dir": str(folder), "com.docker.compose.service": str(service)}
 
 
@@ -76,13 +89,20 @@ class NoDevContainerError(DevkitError):
     """Neither a folder nor one above it has a dev container."""
 
 
-def find_dev_container(start: Path, config: Path | None = None, *, env: Mapping[str, str]) -> DevContainer:
-    """Return the dev container of a folder, or of the nearest one above it.
+def find_dev_container(
+    start: Path, config: Path | None = None, *, env: Mapping[str, str], takes_compose: bool = False
+) -> DevContainer:
+    """Return the dev container of a folder, or of the nearest one above it; with `takes_compose` else its Compose project.
 
     Raises DevkitError when there is none, when there are several to choose from, and for a file that cannot be read.
     """
     try:
-        folder, file = _locate(start.resolve(), config)
+        try:
+            folder, file = _locate(start.resolve(), config)
+        except NoDevContainerError:
+            if not takes_compose or (project := _find_compose_project(start.resolve())) is None:
+                raise
+            return project
         found = parse_jsonc(read_bounded(file, MAX_CONFIG_BYTES).decode()).to_python()
     except OSError as error:
         hint = "Give a devcontainer.json that this user can read."
@@ -109,6 +129,19 @@ def _locate(start: Path, config: Path | None) -> tuple[Path, Path]:
         if several:
             return folder, several[0]
     raise NoDevContainerError(f"{start} has no dev container", f"Write one that fits this machine: devkit init {start}")
+
+
+def _find_compose_project(folder: Path) -> DevContainer | None:
+    file = next((folder / name for name in COMPOSE_NAMES if (folder / name).is_file()), None)
+    if file is None:
+        return None
+    try:
+        content = parse_yaml(read_bounded(file, MAX_CONFIG_BYTES).decode())
+    except ValueError:
+        content = {}  # what is wrong with it, Compose says
+    services = get_object(content if isinstance(content, dict) else {}, "services")
+    names = sorted(services, key=lambda name: not re.search("nvidia|gpu", str(services[name])))
+    return DevContainer(folder, file, {"service": names[0]} if names else {})
 
 
 def _replace_variables(document: object, folder: Path, env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON

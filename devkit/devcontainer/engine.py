@@ -54,6 +54,7 @@ class ContainerState:
     sessions: int
     labels: Mapping[str, str]
     volumes: tuple[str, ...]
+    exit_code: int
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def _parse_state(found: dict[str, Any]) -> ContainerState:
         sessions=len(found.get("ExecIDs") or ()),
         labels=settings.get("Labels") or {},
         volumes=tuple(filter(None, volumes)),
+        exit_code=int(state.get("ExitCode") or 0),
     )
 
 
@@ -159,7 +161,7 @@ class Entry:
             remote = get_object(dict(self.client.container.properties), "remoteEnv")
             variables = {**{name: value for name, value in remote.items() if value is not None}, **env}
             words = [self.client.program, "exec", *options, *(["--user", self.user] if self.user else [])]
-            words += ["--workdir", str(PurePosixPath(self.workspace, self.below))]
+            words += ["--workdir", str(PurePosixPath(self.workspace, self.below))] if self.workspace else []
             words += [f"--env={name}={value}" for name, value in variables.items()]
             return [*words, self.state.id, *argv]
         words = self.client.build_cli_command("exec")
@@ -210,4 +212,5 @@ def enter(client: EngineClient, state: ContainerState, start: Path | None = None
     container = client.container
     below = start.relative_to(container.folder) if start and start.is_relative_to(container.folder) else Path()
     user = str(container.properties.get("remoteUser") or state.user)
-    return Entry(client, state, user, str(container.properties.get("workspaceFolder") or "/"), below.as_posix())
+    usual = "" if container.is_compose_project else "/"
+    return Entry(client, state, user, str(container.properties.get("workspaceFolder") or usual), below.as_posix())

@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from devkit.devcontainer.build_log import PLAIN_PROGRESS, BuildLog
 from devkit.devcontainer.configuration import LOCAL_FOLDER_LABEL, DevContainer
 from devkit.devcontainer.engine import ContainerState, EngineClient, Entry, Failure, enter
 from devkit.errors import DevkitError
+from devkit.probe.attempts import find_error_lines
 from devkit.text import format_count, to_one_line
 from devkit.verify.dev_container import LIFECYCLE_COMMANDS, list_commands
 from devkit.verify.engine import require_engine
@@ -20,6 +24,14 @@ from devkit.verify.process import CompletedCommand, run_streaming
 
 _MARKERS = ("$HOME/.devcontainer", "$HOME/.vscode-server/data/Machine")
 """Where the dev container CLI and VS Code note which lifecycle commands have run; neither runs one of them again."""
+
+_SETTLING_S = 1.0
+"""In which a program ends that cannot work at all: Compose itself waits only until it has started."""
+_TIME = re.compile(r"^\[\d{4}-\d\d-\d\dT[\d:.]+Z\] ")
+_STEP = re.compile(r"Start: Run: |Running the \w+ from ")
+_EXITED = re.compile(r"exited \([1-9]")
+_COMMAND_FAILED = "Error: Command failed: "
+"""The dev container CLI's log: how a line begins, a step begins, and what it adds in the end, with all words of a command."""
 
 Report = Callable[[str], None]
 """Shows a line; one that ends with " …" stands until the next."""
@@ -65,16 +77,33 @@ def start_dev_container(
     lines: list[str] = []
     report("start the container …")
     done = _compose(client, *_choose_start(client, before, rebuilds=rebuilds), take=lines.append)
+    if client.container.is_compose_project and done.code == 0:
+        time.sleep(_SETTLING_S)
     state = client.find()
+    if client.container.is_compose_project and state is not None and _has_done_its_work(before, state, lines):
+        return Started(enter(client, state), "ended", (), log.built)
     if done.code != 0 or state is None or not state.is_running:
+        logs: list[str] = []
         if state is not None:
-            _compose(client, "logs", "--tail", "50", take=lines.append)
-        return Failure("the container could not be started", tuple(lines))
+            _compose(client, "logs", "--tail", "50", take=logs.append)
+        return Failure(_describe_end(state) or "the container could not be started", (*lines, *logs), tuple(logs))
     action = _name_action(before, state)
     reason = "the image" if before and before.image_id != state.image_id else "its settings"
     changed = (reason,) if action == "recreated" and not rebuilds else ()
     report(f"the container is {action}{f', because {reason} changed' if changed else ''}")
     return _finish(Started(enter(client, state), action, changed, log.built), report)
+
+
+def _has_done_its_work(before: ContainerState | None, state: ContainerState, said: Sequence[str]) -> bool:
+    """Say if the service has ended with status 0 since it was started, and Compose tells of no other that failed."""
+    is_new = before is None or before.started_at != state.started_at
+    return is_new and bool(_describe_end(state)) and state.exit_code == 0 and not any(map(_EXITED.search, said))
+
+
+def _describe_end(state: ContainerState | None) -> str:
+    """Describe how a container ended by itself; "" for one that runs or was never started."""
+    ended = state is not None and not state.is_running and not state.started_at.startswith("0001")
+    return f"the container {state.name} exited with status {state.exit_code}" if state and ended else ""
 
 
 def _choose_start(client: EngineClient, before: ContainerState | None, *, rebuilds: bool) -> tuple[str, ...]:
@@ -118,6 +147,8 @@ def _finish(started: Started, report: Report) -> Started | Failure:
     """Run the lifecycle commands that have not run yet, each once for a container or a start of it."""
     entry, state, container = started.entry, started.entry.state, started.entry.client.container
     inside = f"{entry.workspace}/{os.path.relpath(container.file, container.folder)}"
+    if container.is_compose_project:
+        return started
     if entry.client.call("exec", state.id, "test", "-e", inside).code == 1:
         report(f"{entry.workspace} inside is not this folder: the engine's machine has different files there")
     for hook in (*LIFECYCLE_COMMANDS, "postStartCommand"):
@@ -165,7 +196,8 @@ def _start_by_cli(
     # Its log is on standard error, its result the last line of standard output.
     argv = [*client.build_cli_command("up"), *words]
     folder = client.container.folder
-    done = run_streaming(argv, progress=log.take, folder=folder, environment=PLAIN_PROGRESS)
+    take = lambda line: log.take(_TIME.sub("", line))  # noqa: E731
+    done = run_streaming(argv, progress=take, folder=folder, environment=PLAIN_PROGRESS)
     try:
         result: dict[str, Any] = dict(json.loads(done.out.splitlines()[-1]))
     except (ValueError, TypeError, IndexError):
@@ -173,7 +205,17 @@ def _start_by_cli(
     after = client.find()
     if done.code != 0 or after is None:
         said = str(result.get("description") or result.get("message") or f"it ended with status {done.code}")
-        return Failure(f"devcontainer up failed: {said}", tuple(log.lines), log.excerpt)
+        if end := _describe_end(after):
+            answer = client.call("logs", "--tail", "50", after.id if after else "")
+            logs = (*answer.out.splitlines(), *answer.err.splitlines())
+            return Failure(end, (*log.lines, *logs), logs)
+        steps = [place for place, line in enumerate(log.lines, 1) if _STEP.match(line)]
+        lines = (
+            [*takewhile(lambda line: not line.startswith(_COMMAND_FAILED), log.lines[steps[-1] :])]
+            if steps
+            else find_error_lines("\n".join(log.lines))
+        )
+        return Failure(f"devcontainer up failed: {said}", tuple(log.lines), log.excerpt or tuple(lines))
     entry = Entry(client, after, str(result.get("remoteUser", "")), str(result.get("remoteWorkspaceFolder", "")))
     return Started(entry, _name_action(before, after), (), log.built)
 

@@ -158,3 +158,38 @@ def test_volumes_stay_unless_they_are_to_be_removed(project, labels, removes, ex
     calls = [call for call in project.read("calls") if not call.startswith(("ps ", "container "))]
     assert len(calls) == len(expected)
     assert all(words in call for words, call in zip(expected, calls, strict=True))
+
+
+CLI_LOG = """[2026-11-30T08:33:48.718Z] Failed to fetch control manifest: EAI_AGAIN
+[2026-11-30T08:33:56.083Z] Start: Run: docker run base
+[2026-11-30T08:33:56.120Z] docker: no such device
+Error: Command failed: docker run base --env SECRET
+"""
+
+
+def test_of_a_failed_cli_only_the_last_step_is_shown(project):
+    (project.folder / "project/.devcontainer/devcontainer.json").write_text('{"image": "debian"}')
+    (project.folder / "log").write_text(CLI_LOG)
+    (project.folder / "devcontainer").write_text(f"#!/bin/sh\ncat {project.folder}/log >&2; exit 1\n")
+    failed = project.start()
+    assert isinstance(failed, Failure)
+    assert failed.excerpt == ("docker: no such device",)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "action", "title"), [(0, "ended", ""), (1, "", "the container web exited with status 1")]
+)
+def test_a_compose_project_without_a_dev_container_is_started_by_compose(
+    project, monkeypatch, exit_code, action, title
+):
+    monkeypatch.setattr("devkit.devcontainer.starting._SETTLING_S", 0)
+    folder = project.folder / "plain"
+    folder.mkdir()
+    (folder / "compose.yaml").write_text("services:\n  db: {image: x}\n  web: {image: y, gpus: all}\n")
+    ended = {"Running": False, "StartedAt": "now", "ExitCode": exit_code}
+    project.describe(Name="/web", State=ended)
+    container = find_dev_container(folder, env={}, takes_compose=True)
+    assert container.labels["com.docker.compose.service"] == "web"
+    started = start_dev_container(EngineClient(LocalHost(), "docker", container), project.said.append)
+    assert (started.action if isinstance(started, Started) else started.title) == (action or title)
+    assert "compose up --detach --wait --no-build" in project.read("calls")

@@ -39,9 +39,10 @@ _RAISED = re.compile(
     r"(?:[A-Za-z_]\w{0,40}\.){0,8}_{0,2}[A-Z]\w{1,60}(?:: \S|$)|(?:[A-Za-z_]\w{0,40}\.){1,8}[a-z]\w{1,60}: \S"
 )
 """The line below the frames of a traceback: the exception's class, whatever its name, and its message."""
-_STATUS = re.compile(
+STATUS = re.compile(
     r"^FAILED: |^ninja: build stopped|^(?:g?make: )?\*\*\* \[|\bCalledProcessError\b|: Error compiling objects for"
     r"|^error: (?:subprocess-exited|metadata-generation|command '.{1,300}' failed)|did not run successfully\.$|^\W*exit code: \d"
+    r"|\bCommand failed: |did not complete successfully: exit code|failed with exit code \d+\. Skipping|^Exit code \d"
     r"|^ERROR ~ Error exec|terminated with an error exit|^Command error:$"
 )
 """A line by which the driver of a build or a workflow reports a failure of a program: the program's own line says why."""
@@ -158,7 +159,7 @@ def describe_unknown(
 
 def _choose_error(errors: tuple[tuple[int, str, int], ...], words: Words) -> tuple[int, str, int] | None:
     """Return the exception by which the last program ends, of a chain of them the first; else the first line of an error."""
-    errors = tuple(each for each in errors if not _STATUS.search(each[1])) or errors
+    errors = tuple(each for each in errors if not STATUS.search(each[1])) or errors
     raised = [each for each in errors if _EXCEPTION.match(each[1])]
     chosen = next(iter(errors), None)
     for each in raised:
@@ -170,7 +171,7 @@ def _choose_error(errors: tuple[tuple[int, str, int], ...], words: Words) -> tup
 def find_first_error(words: Words, *, before: int) -> Excerpt | None:
     """Find the first line with the form of an error above a line, other than a build's report; None without one."""
     errors = _find_errors(tuple(_list_lines(words)), words)
-    error = next((each for each in errors if not _STATUS.search(each[1])), None)
+    error = next((each for each in errors if not STATUS.search(each[1])), None)
     return Excerpt(error[0], error[1][:MAX_LINE]) if error and error[0] < before else None
 
 

@@ -1,0 +1,98 @@
+"""Why a dev container did not start: the failing program's own words, the lines of the project that they lead to, and the fix."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from devkit.devcontainer.configuration import DevContainer
+from devkit.devcontainer.engine import Failure
+from devkit.doctor.known_errors import explain_text
+from devkit.doctor.model import Confidence, Fix
+from devkit.doctor.program_failures import name_program
+from devkit.doctor.signatures.unknown import STATUS
+from devkit.facts.secrets import redact_tokens
+from devkit.probe.attempts import find_error_lines
+from devkit.probe.host import Host
+from devkit.probe.project.places import Place, drop_repeated, locate_excerpt, locate_setting, locate_values
+from devkit.text import join_words
+
+_PREFIX = re.compile(r"^[\w.-]+-\d+ +\| ", re.MULTILINE)
+"""The container in the log of Compose."""
+_FRAME = re.compile(r"^\s+at (?:async )?\S+ \(.*\)$|^\s+at .*:\d+:\d+\)?$", re.MULTILINE)
+"""Of the dev container CLI's own code."""
+_LONGEST = 120
+_KEY = re.compile(r"\b\w+Command\b")
+"""A lifecycle command, in the title of its failure."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The cause of a failure. `words` are the failing program's; `places` begin with the line where it failed."""
+
+    words: str
+    places: tuple[Place, ...]
+    known: str
+    """What the failure catalog says of the words; "" where it is not sure."""
+    fix: Fix | None
+    shown: tuple[str, ...]
+    """The output of what failed, without what tools add for their authors."""
+
+    @property
+    def headline(self) -> str:
+        """The cause and its lines in one sentence."""
+        wrong = next((each.note for each in self.places if each.note), "")
+        places = ", ".join(f"{each.name} in {each.file}:{each.line}" for each in self.places[:2])
+        words = re.sub(r"^error: ", "", self.words, flags=re.IGNORECASE)
+        while len(words) > _LONGEST and ": " in words:
+            words = words.partition(": ")[2]  # An engine tells the cause last.
+        return f"{wrong or words}{f' ({places})' if places else ''}"
+
+    def list_steps(self) -> Iterator[str]:
+        """Yield what to do: what mends the line, else what the catalog knows, else the line itself."""
+        remedy = next((each.remedy for each in self.places if each.remedy), "")
+        needed = name_program(self.words)
+        copied = next((each for each in self.places if each.name in ("COPY", "ADD")), None)
+        if remedy:
+            yield f"Fix: {remedy}."
+        elif needed["fault"] == "no-execute-bit":
+            where = f", or write COPY --chmod=755 in line {copied.line} of {copied.file}" if copied else ""
+            yield f"Fix: make the file of {needed['needed']} executable with chmod +x{where}."
+        elif self.fix is not None:
+            yield f"Fix: {self.known}. {self.fix.summary}"
+            yield from (f"    {command}" for command in self.fix.commands)
+        elif self.places:
+            lines = join_words((f"line {each.line} of {each.file}" for each in self.places[:2]), "or")
+            yield f"Fix: correct {lines}, and run `devkit up` again."
+
+
+def judge_failure(host: Host, container: DevContainer, failure: Failure) -> Verdict:
+    """Judge why the dev container did not start by the output of what failed."""
+    folder, text = str(container.folder), _clean("\n".join(failure.excerpt or failure.lines))
+    answer = explain_text(text, is_ours=True)
+    able = (each for each in answer.matches if each.confidence is not Confidence.POSSIBLE and not each.is_harmless)
+    match = next((each for each in able if each.follows_from is None), None)
+    error = answer.unknown.first_error if answer.unknown else None
+    said = find_error_lines(text)
+    lines = text.splitlines()
+    line = lines[match.line - 1].strip() if match and 0 < match.line <= len(lines) else match.matched if match else ""
+    lines_told = (line, error.text if error else "", *said[::-1], failure.title)
+    # What only reports that something failed says less than the program itself.
+    words = next((each for each in lines_told if each and not STATUS.search(each)), next(filter(None, lines_told)))
+    whole = _clean("\n".join(failure.lines))
+    key = _KEY.search(failure.title)
+    stopped = locate_excerpt(host, folder, whole)
+    started = locate_setting(host, folder, (key[0],)) if key else None
+    own = [*filter(None, (stopped, started))]
+    others = locate_values(host, folder, words, apart_from=own)
+    places = drop_repeated((*own, *(others or (() if own else locate_values(host, folder, text)))))
+    return Verdict(
+        redact_tokens(words),
+        places,
+        match.cause if match else "",
+        match.fix if match and not name_program(words)["fault"] else None,
+        tuple(redact_tokens(text).splitlines()),
+    )
+
+
+def _clean(text: str) -> str:
+    return _FRAME.sub("", _PREFIX.sub("", text))

@@ -1,0 +1,135 @@
+"""Why a dev container did not start, in the words of Docker 28.5, BuildKit and the dev container CLI 0.89."""
+
+import pytest
+
+from devkit.devcontainer.configuration import DevContainer
+from devkit.devcontainer.engine import Failure
+from devkit.devcontainer.verdict import judge_failure
+from devkit.probe.host import LocalHost
+
+DOCKERFILE = """ARG HUB=/opt/hub
+FROM base AS app
+ENV HOME=/root
+COPY docker/run.sh /usr/bin/run.sh
+COPY --from=build /out /opt
+RUN mkdir -p ${HUB}
+ENTRYPOINT ["httpd", "-p", "$PORT"]
+FROM base AS build
+ARG KIND=gpu
+FROM runtime-${KIND}
+"""
+DEV_CONTAINER = """{
+  "build": {"dockerfile": "Dockerfile"},
+  "mounts": ["source=${localEnv:DATASETS},target=/data,type=bind"],
+  "postCreateCommand": "mkdir -p ~/.cache/hub"
+}"""
+EXCERPT = """Dockerfile-with-features:9
+--------------------
+   8 |     COPY docker/run.sh /usr/bin/run.sh
+   9 | >>> COPY --from=build /out /opt
+ERROR: failed to solve: cannot copy from stage "build", it needs to be defined before current stage "app"
+"""
+REFUSED = (
+    "Error response from daemon: failed to create task for container: OCI runtime create failed: runc create failed: "
+    'unable to start container process: exec: "/usr/bin/run.sh": permission denied'
+)
+PLACE = ".devcontainer/Dockerfile"
+
+
+@pytest.fixture
+def container(tmp_path, monkeypatch):
+    monkeypatch.delenv("DATASETS", raising=False)
+    (tmp_path / ".devcontainer").mkdir()
+    (tmp_path / PLACE).write_text(DOCKERFILE)
+    file = tmp_path / ".devcontainer/devcontainer.json"
+    file.write_text(DEV_CONTAINER)
+    return DevContainer(tmp_path, file, {})
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "headline", "step"),
+    [
+        pytest.param(
+            "devcontainer up failed",
+            'docker: Error response from daemon: invalid mount config for type "bind": field Source must not be empty',
+            "DATASETS is not set (mounts in .devcontainer/devcontainer.json:3)",
+            "Fix: export DATASETS, or write a default, as in ${localEnv:DATASETS:VALUE}.",
+            id="a variable of the shell",
+        ),
+        pytest.param(
+            "devcontainer up failed",
+            "Error response from daemon: invalid reference format\nCommand failed: docker pull runtime-",
+            f"KIND has no value here, because line 9 sets it out of reach (FROM in {PLACE}:10)",
+            "Fix: move line 9 above the first FROM.",
+            id="an argument below the first FROM",
+        ),
+        pytest.param(
+            "the build failed at 4/4 RUN mkdir -p ${HUB}",
+            "mkdir: missing operand\n   9 | >>> RUN mkdir -p ${HUB}\nERROR: did not complete successfully: exit code: 1",
+            f"HUB has no value here, because line 1 sets it out of reach (RUN in {PLACE}:6)",
+            "Fix: write `ARG HUB` between FROM and line 6.",
+            id="an argument above FROM",
+        ),
+        pytest.param(
+            "devcontainer up failed: An error occurred building the image.",
+            EXCERPT,
+            'failed to solve: cannot copy from stage "build", it needs to be defined before current stage "app" '
+            f"(COPY in {PLACE}:5, FROM in {PLACE}:8)",
+            f"Fix: correct line 5 of {PLACE} or line 8 of {PLACE}, and run `devkit up` again.",
+            id="the order of stages",
+        ),
+        pytest.param(
+            "devcontainer up failed: postCreateCommand from devcontainer.json failed.",
+            "mkdir: can't create directory '/root/.cache/': Permission denied\n"
+            "postCreateCommand from devcontainer.json failed with exit code 1. Skipping any further user-provided commands.",
+            "mkdir: can't create directory '/root/.cache/': Permission denied "
+            f"(postCreateCommand in .devcontainer/devcontainer.json:4, ENV in {PLACE}:3)",
+            f"Fix: correct line 4 of .devcontainer/devcontainer.json or line 3 of {PLACE}, and run `devkit up` again.",
+            id="a folder that the image sets",
+        ),
+        pytest.param(
+            "the container app-1 exited with status 1",
+            "app-1  | httpd: bad address '$PORT'",
+            f"no shell reads a list, so that $PORT stays as it is written (ENTRYPOINT in {PLACE}:7)",
+            "Fix: write the command as text, without brackets.",
+            id="a variable in a list",
+        ),
+        pytest.param(
+            "the container could not be started",
+            REFUSED,
+            f'runc create failed: unable to start container process: exec: "/usr/bin/run.sh": permission denied (COPY in {PLACE}:4)',
+            "Fix: make the file of /usr/bin/run.sh executable with chmod +x, or write COPY --chmod=755 in line 4 of "
+            f"{PLACE}.",
+            id="a program without an execute bit",
+        ),
+        pytest.param(
+            "devcontainer up failed: onCreateCommand from devcontainer.json failed.",
+            "/bin/sh: 1: python3: not found\n"
+            "onCreateCommand from devcontainer.json failed with exit code 127. Skipping any further user-provided commands.",
+            "/bin/sh: 1: python3: not found",
+            "Fix: onCreateCommand runs a program that is not in the image (exit code 127). Install the program in the "
+            "image or with a feature, or call it by its path.",
+            id="a program that the image lacks",
+        ),
+        pytest.param(
+            "compose build ended with status 1", "", "compose build ended with status 1", "", id="nothing said"
+        ),
+    ],
+)
+def test_the_cause_is_told_with_its_line_and_what_mends_it(container, title, text, headline, step):
+    verdict = judge_failure(LocalHost(), container, Failure(title, tuple(text.splitlines())))
+    assert verdict.headline == headline
+    assert next(verdict.list_steps(), "") == step
+
+
+def test_what_the_catalog_knows_for_sure_is_the_fix_where_no_line_is_to_blame(container):
+    text = 'could not select device driver "" with capabilities: [[gpu]]'
+    verdict = judge_failure(LocalHost(), container, Failure("devcontainer up failed", (text,)))
+    assert next(verdict.list_steps()).startswith(f"Fix: {verdict.known}. ")
+    assert verdict.places == ()
+
+
+def test_a_secret_in_the_output_is_not_shown(container):
+    token = "hf_" + "a1B2" * 8
+    verdict = judge_failure(LocalHost(), container, Failure("x", (f"Error: denied for {token}", "with " + token)))
+    assert token not in " ".join((verdict.headline, *verdict.shown))
