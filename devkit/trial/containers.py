@@ -586,7 +586,10 @@ def _look_up(run: _Run, client: _Client, number: int, wanted: LookUp) -> Trial |
     if wanted.absence:
         fault = "" if is_refused else wanted.absence
     code = TIMED_OUT if done.code == TIMED_OUT else (done.code if is_refused else 1) if fault else 0
-    return _make_trial(client, Way.PROJECT, ProgramResult(code, "", fault), 0, arguments=told)
+    trial = _make_trial(client, Way.PROJECT, ProgramResult(code, "", fault), 0, arguments=told)
+    is_named = told[0] == "compose" and "executable file not found" in fault
+    places = locate_values(run.host, run.project, fault) if is_named else ()
+    return replace(trial, settings=tuple(map(str, places)), is_suspected=True)
 
 
 def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:

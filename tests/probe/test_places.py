@@ -102,6 +102,12 @@ def test_the_setting_that_compose_names_is_found(folder, words, settings):
             ["mounts in .devcontainer.json:1"],
             id="variables that are alternatives",
         ),
+        pytest.param(
+            {".devcontainer.json": '{"postCreateCommand": "sh up.sh"}', "up.sh": "set -e\ncp c/a.yaml b\n"},
+            "cp: can't stat 'c/a.yaml': No such file or directory",
+            ["command in up.sh:2"],
+            id="a script of the project",
+        ),
         pytest.param({"compose.yaml": "x: 1\n"}, "the image could not be built", [], id="words of a sentence"),
         pytest.param({"compose.yaml": "x: ../Dockerfile\n"}, "../Dockerfile", [], id="outside"),
     ],

@@ -12,6 +12,7 @@ from devkit.probe.project.scopes import list_scoped
 _FOLDERS = ("", ".devcontainer")
 _FILE = re.compile(r"[\w.-]+\.ya?ml|\.?devcontainer\.json")
 _BUILD_FILE = re.compile(r"(?:[\w.-]+\.)?(?:Docker|Container)file(?:[.-][\w.-]+)?", re.IGNORECASE)
+_SCRIPT = re.compile(r"[\w.-]+\.(?:ba|z)?sh")
 _MAX_FILES = 30
 _MAX_NAMES = 300
 """Values that may be the path of a further file."""
@@ -140,7 +141,7 @@ def _read_documents(host: Host, folder: str) -> Iterator[DocumentNode]:
 def _read_files(host: Host, folder: str) -> dict[str, str]:
     """Read the files that say how the project's containers are made, and those that these name, by their paths in it."""
     paths = [posixpath.join(below, name) for below in _FOLDERS for name in host.list(posixpath.join(folder, below))]
-    able = sorted(path for path in paths if _is_read(path))
+    able = sorted(path for path in paths if _is_read(path) and not _SCRIPT.fullmatch(posixpath.basename(path)))
     waiting, texts = sorted(able, key=lambda each: "override" in each), dict[str, str]()
     while waiting and len(texts) < _MAX_FILES:
         path = waiting.pop(0)
@@ -148,7 +149,7 @@ def _read_files(host: Host, folder: str) -> dict[str, str]:
         if path in texts or found is None or found.kind != "file":
             continue
         texts[path] = host.read(f"{folder}/{path}") or ""
-        named = re.findall(r"[\w./-]+", texts[path])[:_MAX_NAMES] if _FILE.fullmatch(posixpath.basename(path)) else []
+        named = [] if _SCRIPT.fullmatch(posixpath.basename(path)) else re.findall(r"[\w./-]+", texts[path])[:_MAX_NAMES]
         for name in dict.fromkeys(named):
             near = [posixpath.normpath(posixpath.join(where, name)) for where in (posixpath.dirname(path), "")]
             near += [posixpath.normpath(posixpath.join(each, "Dockerfile")) for each in near]
@@ -158,7 +159,7 @@ def _read_files(host: Host, folder: str) -> dict[str, str]:
 
 def _is_read(path: str) -> bool:
     name = posixpath.basename(path)
-    return bool(_FILE.fullmatch(name) or _BUILD_FILE.fullmatch(name))
+    return bool(_FILE.fullmatch(name) or _BUILD_FILE.fullmatch(name) or _SCRIPT.fullmatch(name))
 
 
 def _descend(node: DocumentNode, keys: Sequence[str], value: str) -> tuple[int, int, DocumentNode]:
@@ -216,7 +217,7 @@ def _note(host: Host, folder: str, place: Place) -> Place:
 
 
 def _list_instructions(host: Host, folder: str) -> Iterator[tuple[Place, str]]:
-    """Yield each instruction of the Dockerfiles with its text, as it is written and as it is filled in."""
+    """Yield each instruction of the Dockerfiles and scripts with its text, as it is written and as it is filled in."""
     for path, content in _read_files(host, folder).items():
         if _BUILD_FILE.fullmatch(posixpath.basename(path)):
             lines = content.removeprefix("\ufeff").splitlines()
@@ -224,3 +225,7 @@ def _list_instructions(host: Host, folder: str) -> Iterator[tuple[Place, str]]:
                 made = each.instruction
                 place = Place(made.keyword, path, made.line, lines[made.line - 1].strip(), each.note, each.remedy)
                 yield place, f"{made.text}\n{each.filled}"
+        elif _SCRIPT.fullmatch(posixpath.basename(path)):
+            for number, line in enumerate(map(str.strip, content.splitlines()), 1):
+                if line and not line.startswith("#"):
+                    yield Place("command", path, number, line), line
