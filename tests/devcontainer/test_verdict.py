@@ -131,5 +131,13 @@ def test_what_the_catalog_knows_for_sure_is_the_fix_where_no_line_is_to_blame(co
 
 def test_a_secret_in_the_output_is_not_shown(container):
     token = "hf_" + "a1B2" * 8
-    verdict = judge_failure(LocalHost(), container, Failure("x", (f"Error: denied for {token}", "with " + token)))
-    assert token not in " ".join((verdict.headline, *verdict.shown))
+    for failure in (Failure("x", (f"Error: denied for {token}",)), Failure(f"it ended for {token}", ())):
+        verdict = judge_failure(LocalHost(), container, failure)
+        assert token not in " ".join((verdict.headline, *verdict.shown))
+
+
+def test_frames_of_the_cli_and_names_of_containers_are_not_shown(container):
+    lines = ("app-1  | no such thing", "    at async hI (/x/cli.js:488:5808)", "    at process:95:5)")
+    assert [each for each in judge_failure(LocalHost(), container, Failure("x", lines)).shown if each] == [
+        "no such thing"
+    ]

@@ -424,6 +424,15 @@ def test_a_project_whose_images_are_here_needs_no_proxy_of_the_daemon(pending, s
     assert found[0] is severity
 
 
+def test_what_is_wrong_in_a_line_is_told_and_what_mends_it_is_in_the_fix():
+    failed = failing("create", "d.json").trials.tried[-1]
+    setting = "mounts in d.json:6 (DATA is not set: export DATA)"
+    facts = changed(healthy(), {"trials": Trials((PLAIN, WORKS, replace(failed, settings=(setting,))), ())})
+    finding = find_only("PRJ041", facts)
+    assert "because of mounts in d.json:6 (DATA is not set);" in finding.message
+    assert finding.fix.summary == "Correct mounts in line 6 of d.json: export DATA."
+
+
 def test_beside_a_warning_what_was_not_tried_is_told_with_the_command_that_tries_it():
     warned = replace(own(code=1, err="the volume is root's"), arguments=("run", "--mount", "cache"))
     facts = changed(healthy(), {"trials": Trials((PLAIN, WORKS, warned), (), pending=("the build of app",))})

@@ -108,6 +108,18 @@ def test_the_setting_that_compose_names_is_found(folder, words, settings):
             ["command in up.sh:2"],
             id="a script of the project",
         ),
+        pytest.param(
+            {"Dockerfile": "FROM x\nENV HOME=/root\nRUN touch /root/a\n"},
+            "touch: /root/a: denied",
+            ["RUN in Dockerfile:3"],
+            id="the whole path before its folder",
+        ),
+        pytest.param(
+            {"compose.yaml": "services:\n  a:\n    command: echo $$TAG\n"},
+            "cannot run 'echo $$TAG'",
+            ["services.a.command in compose.yaml:3"],
+            id="two dollars are one",
+        ),
         pytest.param({"compose.yaml": "x: 1\n"}, "the image could not be built", [], id="words of a sentence"),
         pytest.param({"compose.yaml": "x: ../Dockerfile\n"}, "../Dockerfile", [], id="outside"),
     ],

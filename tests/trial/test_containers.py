@@ -619,6 +619,23 @@ def test_what_a_dev_container_says_is_parsed_by_the_client_without_an_engine(eng
     assert not [each for each in engine.calls() if " create " in each]
 
 
+@pytest.mark.parametrize(
+    ("said", "settings"),
+    [
+        ("failed to write 450000: invalid argument", ["runArgs in .devcontainer/devcontainer.json:4"]),
+        ("nvidia: failed to write 450000", []),
+    ],
+)
+def test_the_argument_that_the_engine_refuses_has_its_line_unless_it_is_about_a_gpu(engine, tmp_path, said, settings):
+    text = '{\n"image": "x",\n"runArgs": ["--init",\n"--cpu-rt-runtime=450000"]}'
+    engine(f'case "$*" in *cpu-rt*) echo "{said}" >&2; exit 125;; esac')
+    folder = tmp_path / "p"
+    facts = changed(without_gpu(), {"engine": healthy().engine, "project": read(folder, files_of(dev=text))})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(folder))
+    own = next(each for each in found.tried if each.arguments[:1] == ("run",) and each.code)
+    assert [*own.settings] == settings
+
+
 @pytest.mark.parametrize("argument", ["--help=false", "--cpus=${containerEnv:X}"])
 def test_words_that_would_start_something_or_that_nobody_knows_are_not_parsed(engine, tmp_path, argument):
     keys = {"image": "x", "runArgs": ["--name", "me", argument]}
