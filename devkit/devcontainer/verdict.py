@@ -20,7 +20,8 @@ _PREFIX = re.compile(r"^[\w.-]+-\d+ +\| ", re.MULTILINE)
 """The container in the log of Compose."""
 _FRAME = re.compile(r"^\s+at (?:async )?\S+ \(.*\)$|^\s+at .*:\d+:\d+\)?$", re.MULTILINE)
 """Of the dev container CLI's own code."""
-_LONGEST = 120
+_LONGEST, _SHORTEST = 120, 40
+"""Characters of a headline's words."""
 _KEY = re.compile(r"\b\w+Command\b")
 """A lifecycle command, in the title of its failure."""
 
@@ -34,6 +35,7 @@ class Verdict:
     known: str
     """What the failure catalog says of the words; "" where it is not sure."""
     fix: Fix | None
+    is_certain: bool
     shown: tuple[str, ...]
     """The output of what failed, without what tools add for their authors."""
 
@@ -43,7 +45,7 @@ class Verdict:
         wrong = next((each.note for each in self.places if each.note), "")
         places = ", ".join(f"{each.name} in {each.file}:{each.line}" for each in self.places[:2])
         words = re.sub(r"^error: ", "", self.words, flags=re.IGNORECASE)
-        while len(words) > _LONGEST and ": " in words:
+        while len(words) > _LONGEST and len(words.partition(": ")[2]) > _SHORTEST:
             words = words.partition(": ")[2]  # An engine tells the cause last.
         return f"{wrong or words}{f' ({places})' if places else ''}"
 
@@ -57,12 +59,12 @@ class Verdict:
         elif needed["fault"] == "no-execute-bit":
             where = f", or write COPY --chmod=755 in line {copied.line} of {copied.file}" if copied else ""
             yield f"Fix: make the file of {needed['needed']} executable with chmod +x{where}."
-        elif self.fix is not None:
-            yield f"Fix: {self.known}. {self.fix.summary}"
-            yield from (f"    {command}" for command in self.fix.commands)
-        elif self.places:
+        elif self.places and not self.is_certain:
             lines = join_words((f"line {each.line} of {each.file}" for each in self.places[:2]), "or")
             yield f"Fix: correct {lines}, and run `devkit up` again."
+        if self.fix is not None and not remedy:
+            yield f"{'Fix' if self.is_certain or not self.places else 'Or'}: {self.known}. {self.fix.summary}"
+            yield from (f"    {command}" for command in self.fix.commands)
 
 
 def judge_failure(host: Host, container: DevContainer, failure: Failure) -> Verdict:
@@ -90,6 +92,7 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure) -> Verd
         places,
         match.cause if match else "",
         match.fix if match and not name_program(words)["fault"] else None,
+        match is not None and match.confidence is Confidence.CERTAIN,
         tuple(redact_tokens(text).splitlines()),
     )
 

@@ -129,6 +129,18 @@ def test_what_the_catalog_knows_for_sure_is_the_fix_where_no_line_is_to_blame(co
     assert verdict.places == ()
 
 
+def test_a_line_counts_before_what_the_catalog_only_finds_likely(container):
+    text = 'ERROR: failed to calculate checksum of ref a::b: "/docker/run.sh": not found'
+    steps = [*judge_failure(LocalHost(), container, Failure("x", (text,))).list_steps()]
+    assert steps[0] == f"Fix: correct line 4 of {PLACE}, and run `devkit up` again."
+    assert steps[1].startswith("Or: COPY or ADD refers to a file that is not in the build context")
+
+
+def test_the_words_of_a_headline_are_not_cut_to_nothing(container):
+    text = f"Error response from daemon: failed to write 450000: write /sys/fs/cgroup/{'a' * 130}: invalid argument"
+    assert judge_failure(LocalHost(), container, Failure("x", (text,))).headline.startswith("write /sys/fs/cgroup/aaa")
+
+
 def test_a_secret_in_the_output_is_not_shown(container):
     token = "hf_" + "a1B2" * 8
     for failure in (Failure("x", (f"Error: denied for {token}",)), Failure(f"it ended for {token}", ())):

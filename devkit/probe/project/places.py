@@ -119,6 +119,8 @@ def _list_values(found: re.Match[str]) -> Iterator[str]:
     value = f"/{value}" if found[0].strip("\"'`").startswith("/") else value
     if found[4] is None or _TELLING.search(value):
         yield value
+        if value.count("/") > 1:
+            yield value.lstrip("/")  # BuildKit calls the context's folder "/".
         while (
             value.count("/") > 1
             and value.startswith("/")
