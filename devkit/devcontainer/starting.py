@@ -101,7 +101,7 @@ def _has_done_its_work(before: ContainerState | None, state: ContainerState, sai
 
 
 def _describe_end(state: ContainerState | None) -> str:
-    """Describe how a container ended by itself; "" for one that runs or was never started."""
+    """Describe how a container ended; "" for one that runs or was never started."""
     ended = state is not None and not state.is_running and not state.started_at.startswith("0001")
     return f"the container {state.name} exited with status {state.exit_code}" if state and ended else ""
 

@@ -34,7 +34,7 @@ _FAULTS = {
 """Faults of a project's containers by how the command of their trial begins."""
 _LONGEST = 200
 _NOT_BY_UP = ("overrideCommand", "postAttachCommand")
-"""Keys of devcontainer.json that are no command, or that an editor alone runs."""
+"""Keys of devcontainer.json that are not commands, or that an editor alone runs."""
 _REFUSES_CDI = re.compile(r"driver \"cdi\"|CDI device")
 """What engines say of devices that they cannot give by CDI. Source: moby/moby, daemon/cdi.go."""
 _PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")

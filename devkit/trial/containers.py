@@ -441,18 +441,9 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         content = {"services": {service: asked | alone}, "x-podman": {"in_pod": False}}
         return compose(content, "run", "--rm", "--no-deps", *name(number), service, arguments=("run", service))
 
-    def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
-        network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
-        named = (*name(number), "--label", label)
-        done = run.ask(*client.command, "run", *_OPTIONS, _SHELL, *network, *named, *arguments, image, *command)
-        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
-        # What an engine refuses of a GPU is a matter of its settings, whoever asks for it.
-        is_own = done.code not in (0, TIMED_OUT) and not re.search("nvidia|gpu", done.err, re.IGNORECASE)
-        places = locate_values(run.host, run.project, done.err) if is_own else ()
-        return replace(trial, settings=tuple(map(str, places)), is_suspected=True)
-
     for number, arguments in enumerate(run.run_arguments):
-        yield partial(run_container, number, arguments)
+        words = (*name(number), "--label", label, *arguments, image, *command)
+        yield partial(_run_container, run, client, words, arguments)
     if run.builds and (plugin := find_plugin(run.host, BUILD_PLUGIN)):
         yield partial(_read_builds, run, client, plugin)
     for number, look_up in enumerate(run.look_ups, MAX_CONTAINERS + MAX_REHEARSED):
@@ -467,6 +458,20 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         services = get_object(run.rehearsal, "services")
         for number, each in enumerate(services.items(), len(run.run_arguments)):
             yield partial(run_service, number, *each)
+
+
+def _run_container(run: _Run, client: _Client, words: tuple[str, ...], arguments: tuple[str, ...]) -> Trial:
+    """Start a container of a project's arguments, and tell how it ends, with the settings that the engine's words repeat."""
+
+    def ask(*network: str) -> ProgramResult:
+        return run.ask(*client.command, "run", *_OPTIONS, _SHELL, *network, *words)
+
+    done = ask() if any(word.startswith("--net") for word in arguments) else _isolate(client, ask)
+    trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
+    # What an engine refuses of a GPU is a matter of its settings, not of the project.
+    is_own = done.code not in (0, TIMED_OUT) and not re.search("nvidia|gpu", done.err, re.IGNORECASE)
+    places = locate_values(run.host, run.project, done.err) if is_own else ()
+    return replace(trial, settings=tuple(map(str, places)), is_suspected=True)
 
 
 def _tell_rehearsal(
@@ -810,11 +815,7 @@ def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) 
         return run.ask(*command, without=without, share=share)
 
     path, suspects = _list_suspects(run.host) if way is Way.PLAIN and client.name == "docker" else ("", {})
-    done = ask(share=0.5 if suspects else 1.0)
-    if done.code not in (0, TIMED_OUT) and client.name == "podman":
-        # Where this process may make no network of its own, the user's containers have the host's.
-        usual = ask(network="--network=host")
-        done = usual if usual.code == 0 else done
+    done = _isolate(client, lambda network: ask(share=0.5 if suspects else 1.0, network=network))
     ms = round((time.monotonic() - started_at) * 1000)
     trial = _make_trial(client, way, done, ms, arguments=_ARGUMENTS[way])
     if way is Way.PLAIN and client.settings is not None:
@@ -832,6 +833,15 @@ def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) 
     if guilty or done.code == TIMED_OUT:
         return replace(trial, settings=(f"{guilty} in {path}",) if guilty else ())
     return replace(trial, works_without=find_guilty_variables(run.host, works, family="DOCKER_"))
+
+
+def _isolate(client: _Client, ask: Callable[[str], ProgramResult]) -> ProgramResult:
+    """Start a container without a network, and with the host's where this machine refuses Podman a separate one."""
+    done = ask(_NO_NETWORK)
+    if done.code in (0, TIMED_OUT) or client.name != "podman":
+        return done
+    usual = ask("--network=host")
+    return usual if usual.code == 0 else done
 
 
 def _list_suspects(host: Host) -> tuple[str, dict[str, tuple[str, ...]]]:
