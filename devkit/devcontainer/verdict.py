@@ -20,6 +20,7 @@ _PREFIX = re.compile(r"^[\w.-]+-\d+ +\| ", re.MULTILINE)
 """The container in the log of Compose."""
 _FRAME = re.compile(r"^\s+at (?:async )?\S+ \(.*\)$|^\s+at .*:\d+:\d+\)?$", re.MULTILINE)
 """Of the dev container CLI's own code."""
+_OF_GPU = re.compile("nvidia|gpu", re.IGNORECASE)
 _LONGEST, _SHORTEST = 120, 40
 """Characters of a headline's words."""
 _KEY = re.compile(r"\b\w+Command\b")
@@ -36,6 +37,7 @@ class Verdict:
     """What the failure catalog says of the words; "" where it is not sure."""
     fix: Fix | None
     is_certain: bool
+    """Also what an engine refuses of a GPU, which is a matter of its settings, whatever line requests it."""
     shown: tuple[str, ...]
     """The output of what failed, without what tools add for their authors."""
 
@@ -92,7 +94,7 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure) -> Verd
         places,
         match.cause if match else "",
         match.fix if match and not name_program(words)["fault"] else None,
-        match is not None and match.confidence is Confidence.CERTAIN,
+        match is not None and (match.confidence is Confidence.CERTAIN or _OF_GPU.search(words) is not None),
         tuple(redact_tokens(text).splitlines()),
     )
 

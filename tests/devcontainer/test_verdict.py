@@ -136,6 +136,14 @@ def test_a_line_counts_before_what_the_catalog_only_finds_likely(container):
     assert steps[1].startswith("Or: COPY or ADD refers to a file that is not in the build context")
 
 
+def test_what_an_engine_refuses_of_a_gpu_is_not_the_line_that_requests_it(container):
+    container.file.write_text('{"runArgs": ["--device", "nvidia.com/gpu=all"]}')
+    text = "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all"
+    verdict = judge_failure(LocalHost(), container, Failure("x", (text,)))
+    assert next(verdict.list_steps()).startswith(f"Fix: {verdict.known}. ")
+    assert verdict.known
+
+
 def test_the_words_of_a_headline_are_not_cut_to_nothing(container):
     text = f"Error response from daemon: failed to write 450000: write /sys/fs/cgroup/{'a' * 130}: invalid argument"
     assert judge_failure(LocalHost(), container, Failure("x", (text,))).headline.startswith("write /sys/fs/cgroup/aaa")
