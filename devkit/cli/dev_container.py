@@ -114,8 +114,7 @@ def _print_failure(failure: "Failure", container: "DevContainer") -> None:
 
     verdict = judge_failure(LocalHost(), container, failure)
     click.echo(f"Error: {to_one_line(verdict.headline)}", err=True)
-    lines = [f"{each.file}:{each.line}: {each.text or each.name}" for each in verdict.places]
-    for line in (*lines, failure.title, *[line for line in verdict.shown if line.strip()][-MAX_SHOWN_LINES:]):
+    for line in (*verdict.list_lines(), failure.title, *[line for line in verdict.shown if line.strip()][-MAX_SHOWN_LINES:]):
         click.echo(f"  {to_one_line(line)}", err=True)
     for line in verdict.list_steps():
         click.echo(to_one_line(line), err=True)

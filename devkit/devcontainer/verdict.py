@@ -51,6 +51,14 @@ class Verdict:
             words = words.partition(": ")[2]  # An engine tells the cause last.
         return f"{wrong or words}{f' ({places})' if places else ''}"
 
+    def list_lines(self) -> tuple[str, ...]:
+        """List the lines of the project that it leads to, without secrets, which the key before a value shows."""
+        texts = (each.text if each.text.startswith(each.name) else f"{each.name}: {each.text}" for each in self.places)
+        return tuple(
+            f"{each.file}:{each.line}: {redact_tokens(text).removesuffix(': ')}"
+            for each, text in zip(self.places, texts, strict=True)
+        )
+
     def list_steps(self) -> Iterator[str]:
         """Yield what to do: what mends the line, else what the catalog knows, else the line itself."""
         remedy = next((each.remedy for each in self.places if each.remedy), "")

@@ -161,3 +161,13 @@ def test_frames_of_the_cli_and_names_of_containers_are_not_shown(container):
     assert [each for each in judge_failure(LocalHost(), container, Failure("x", lines)).shown if each] == [
         "no such thing"
     ]
+
+
+def test_a_line_that_is_shown_holds_no_secret(container):
+    (container.folder / "compose.yaml").write_text(
+        "services:\n  app:\n    image: base:7.1\n    environment:\n      DB_PASSWORD: plain/word\n"
+    )
+    verdict = judge_failure(LocalHost(), container, Failure("docker compose failed", ("cannot use plain/word",)))
+    (line,) = verdict.list_lines()
+    assert line.startswith("compose.yaml:5: services.app.environment.DB_PASSWORD: ")
+    assert "plain/word" not in line

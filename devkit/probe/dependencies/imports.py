@@ -175,7 +175,6 @@ def list_uses(text: str, modules: Collection[str]) -> Iterator[tuple[str, int]]:
     nodes = list(ast.walk(tree)) if tree else []
     names: dict[str, str] = {}
     for node in nodes:
-        found: list[str] = []
         if isinstance(node, ast.Import):
             names |= {each.asname: each.name for each in node.names if each.asname}
             names |= {(top := each.name.partition(".")[0]): top for each in node.names if not each.asname}
@@ -183,6 +182,8 @@ def list_uses(text: str, modules: Collection[str]) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found = [f"{node.module}.{each.name}".removesuffix(".*") for each in node.names]
             names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+        else:
+            continue
         yield from ((each, node.lineno) for each in found if each.partition(".")[0] in modules)
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
