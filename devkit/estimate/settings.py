@@ -33,7 +33,7 @@ class Method(StrEnum):
 
 
 class Objective(StrEnum):
-    """What is learned: texts (supervised fine-tuning), which of two answers is better (a policy by DPO, a reward model),
+    """The training objective: texts (supervised fine-tuning), the better of two answers (a policy by DPO, a reward model),
     or answers that a function rewards (GRPO)."""
 
     SFT = "sft"

@@ -65,7 +65,7 @@ class FileLine(Protocol):
 
 
 class Located:
-    """What has an origin by its `path` and its `line`."""
+    """A value with an origin: its `path` and its `line`."""
 
     @property
     def origin(self: FileLine) -> str:

@@ -172,7 +172,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True)
 class Lack:
-    """What programs of this machine have and a container lacks.
+    """Something that programs of this machine have and a container lacks.
 
     `kind` is "names", "limit", or "ids". `setting` is what causes it, as "key in file"; "" for none.
     """

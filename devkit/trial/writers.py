@@ -98,7 +98,7 @@ class _Writer:
 
     @cached_property
     def paths(self) -> list[str]:
-        """What the texts write, a folder with a slash at its end, but for what a variable decides that is not known."""
+        """The paths that the texts write, folders with a slash at their end, without those that an unknown variable decides."""
         of_image = dict(each.split("=", 1) for each in get_texts(self.of_image, "Env") if "=" in each)
         values = {**of_image, **self.variables, "HOME": "~"}
         found = (path for text in self.texts for path in find_written_paths(text))

@@ -131,7 +131,7 @@ class Step:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """What it installs of Python by name, address or folder."""
+        """The Python packages that it installs by name, address or folder."""
         return tuple(word.value for word in self.install.packages) if self.install else ()
 
     @property
@@ -142,7 +142,7 @@ class Step:
 
     @cached_property
     def install(self) -> PackageInstall | None:
-        """What it installs of Python."""
+        """The installation of Python packages; None for any other command."""
         return find_package_install(self.command)
 
 

@@ -126,7 +126,7 @@ def list_arguments(settings: FinetuneSettings, decisions: Decisions, ranks: Rank
 
 @dataclass(frozen=True)
 class RunContext:
-    """What every trainer of a run is given. `stop_requested` returns how the run is to end, None to go on."""
+    """The context that every trainer of a run gets. `stop_requested` returns how the run is to end, None to go on."""
 
     settings: FinetuneSettings
     decisions: Decisions
