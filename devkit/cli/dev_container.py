@@ -114,7 +114,11 @@ def _print_failure(failure: "Failure", container: "DevContainer") -> None:
 
     verdict = judge_failure(LocalHost(), container, failure)
     click.echo(f"Error: {to_one_line(verdict.headline)}", err=True)
-    for line in (*verdict.list_lines(), failure.title, *[line for line in verdict.shown if line.strip()][-MAX_SHOWN_LINES:]):
+    for line in (
+        *verdict.list_lines(),
+        failure.title,
+        *[line for line in verdict.shown if line.strip()][-MAX_SHOWN_LINES:],
+    ):
         click.echo(f"  {to_one_line(line)}", err=True)
     for line in verdict.list_steps():
         click.echo(to_one_line(line), err=True)

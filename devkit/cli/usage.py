@@ -169,7 +169,7 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
     words = typed.strip("-").split("-")
     renamed = getattr(context.command, "renamed", {})
     settings = {each.strip("-"): f"{new}VALUE" for each, new in renamed.items() if new.endswith("=")}
-    told: list[str] = []
+    by_help: list[str] = []
     known: dict[str, str] = {}
     for param in context.command.get_params(context):
         is_option = isinstance(param, click.Option)
@@ -185,12 +185,12 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
             yield f"{flag} {'-'.join(words)}"
         help_words = (getattr(param, "help", None) or "").lower().replace(":", " ").split()[:6]
         if len(typed) > 2 and all(any(each.startswith(word) for each in (*name, *help_words)) for word in words):
-            told.append(flag)
+            by_help.append(flag)
     known |= settings
     yield from _find_elsewhere(typed, context, root)
     close = [known[each] for each in find_similar("-".join(words), known)]
-    yield from (*told, *close) if len(words) > 1 else (*close, *told)
-    if not told and not close:
+    yield from (*by_help, *close) if len(words) > 1 else (*close, *by_help)
+    if not by_help and not close:
         yield from (flag for name, flag in known.items() if 2 * len({*words} & {*name.split("-")}) >= len(words))
 
 

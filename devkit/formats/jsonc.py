@@ -92,11 +92,11 @@ def format_json_error(error: ValueError | RecursionError) -> str:
     """Format the place and reason of an error of `json.loads`; of a file that is empty or a web page, only that."""
     if isinstance(error, json.JSONDecodeError):
         start = error.doc.lstrip()[:1]
-        told = {"": "it is empty", "<": "it is a web page"}
+        starts = {"": "it is empty", "<": "it is a web page"}
         # Raw line breaks are refused before, so that only the end of the file leaves a string open.
         is_cut = error.msg.startswith("Unterminated") or not error.doc[error.pos :].strip()
         says = "it ends too early" if is_cut else error.msg.removesuffix(" at")
-        return told.get(start, f"line {error.lineno}, column {error.colno}: {says}")
+        return starts.get(start, f"line {error.lineno}, column {error.colno}: {says}")
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 text (byte {error.start + 1})"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)

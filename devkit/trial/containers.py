@@ -383,7 +383,7 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
 def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
     """Let the client parse all that a dev container says, and the engine check it; nothing starts.
 
-    The container is of the image that its file names where that is here. The settings without which it can be created are told.
+    The container is of the image that its file names where that is here. The trial names the settings without which it can be created.
     """
     # The engine would copy what an image has for a volume.
     is_plain = request.image in run.images and not run.images[request.image].get("Volumes")
@@ -400,14 +400,14 @@ def _check(run: _Run, client: _Client, image: str, request: Request) -> Trial:
 
     parsed = {place: words for place, (_, words) in enumerate(request.options)}
     created = request.list_created(run.project)
-    options, told, done = (
+    options, arguments, done = (
         parsed,
         ("run", request.path),
         attempt(parsed) if request.is_whole else ProgramResult(0, "", ""),
     )
     if done.code == 0:
-        options, told, done = created, ("create", request.path), attempt(created)
-    trial = _make_trial(client, Way.PROJECT, done, 0, arguments=told)
+        options, arguments, done = created, ("create", request.path), attempt(created)
+    trial = _make_trial(client, Way.PROJECT, done, 0, arguments=arguments)
     if done.code in (0, TIMED_OUT):
         return trial
     guilty = find_guilty([*map(str, options)], lambda without: attempt(options, without).code == 0)
@@ -483,7 +483,7 @@ def _tell_rehearsal(
 ) -> Trial:
     """Start stand-ins of the project and tell how they end, with the settings without which they start.
 
-    Those that the engine names are suspected first. Where it names some and none is guilty, they are told as suspects.
+    Those that the engine names are suspected first. Where it names some and none is guilty, they are reported as suspects.
     """
     done = start(content["services"])
     # In the names that the user's own containers and networks would have.
@@ -580,19 +580,19 @@ def _look_up(run: _Run, client: _Client, number: int, wanted: LookUp) -> Trial |
             done = run.ask(*client.command, "run", *_OPTIONS, _NO_NETWORK, *profile, *named, *wanted.words)
     if done.code in NOT_STARTED and "seccomp" in done.err:
         return None
-    is_refused, told = done.code in NOT_STARTED, wanted.told
+    is_refused, arguments = done.code in NOT_STARTED, wanted.arguments
     place = next((each for each in wanted.mounts if f'at "{each}"' in done.err), "")
     # What the engine refuses for another reason says nothing of what is looked up.
-    is_told = told[0] == "compose" or place or told[-1] in done.err or done.code == TIMED_OUT
-    if is_refused and not is_told:
+    is_reported = arguments[0] == "compose" or place or arguments[-1] in done.err or done.code == TIMED_OUT
+    if is_refused and not is_reported:
         return None
     fault = wanted.mounts.get(place, done.err) if is_refused else ""
-    told = (*MOUNTED, place) if place else told
+    arguments = (*MOUNTED, place) if place else arguments
     if wanted.absence:
         fault = "" if is_refused else wanted.absence
     code = TIMED_OUT if done.code == TIMED_OUT else (done.code if is_refused else 1) if fault else 0
-    trial = _make_trial(client, Way.PROJECT, ProgramResult(code, "", fault), 0, arguments=told)
-    is_named = told[0] == "compose" and "executable file not found" in fault
+    trial = _make_trial(client, Way.PROJECT, ProgramResult(code, "", fault), 0, arguments=arguments)
+    is_named = arguments[0] == "compose" and "executable file not found" in fault
     places = locate_values(run.host, run.project, fault) if is_named else ()
     return replace(trial, settings=tuple(map(str, places)), is_suspected=True)
 
@@ -616,17 +616,17 @@ def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:
         for number, each in enumerate(run.builds)
         for found in find_build_faults(run.host, each, done, f"b{number}")
     )
-    build, fault, told = next(faults, (None, "", ()))
+    build, fault, known = next(faults, (None, "", ()))
     if done.code == TIMED_OUT or build is None:
         done = done if done.code == TIMED_OUT else ProgramResult(0, "", "")
         return _make_trial(client, Way.PROJECT, done, 0, arguments=("build",))
     # What was built before starts without a build.
-    arguments = told or (
+    arguments = known or (
         *(("build", "--file") if build.image in run.images else ("compose", "build")),
         build.dockerfile,
     )
     trial = _make_trial(client, Way.PROJECT, ProgramResult(1, "", fault), 0, arguments=arguments)
-    if told:
+    if known:
         return trial
     target, key = get_text(build.target, "target"), f"services.{build.service}.build.target"
     is_named = bool(target) and target in fault
@@ -790,8 +790,8 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     misnamed, existing = list_misnamed(run.config, facts, refusals), {*volumes.split(), *names}
     is_here = host is not None and facts.container is None
     writers = list_writers(run.config, images, facts, run.host, run.project, existing) if is_here else ()
-    look_ups = tuple({each.words or each.told: each for each in (*misnamed, *found, *writers)}.values())
-    left_out += tuple(f"what {' '.join(each.told)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
+    look_ups = tuple({each.words or each.arguments: each for each in (*misnamed, *found, *writers)}.values())
+    left_out += tuple(f"what {' '.join(each.arguments)} needs of its image" for each in look_ups[MAX_LOOK_UPS:])
     left_out += () if is_whole else tuple(list_joints(run.config))
     rehearsal = rehearsal if rehearsal["services"] else {}
     pending = tuple(list_pending(run.config, facts, {*images, *refusals}))

@@ -46,18 +46,18 @@ _PATH = re.compile(r"/[^,\"\s]*")
 
 @dataclass(frozen=True)
 class LookUp:
-    """Something that is looked up in an image: the words that tell it, and the arguments of `run`.
+    """A look-up in an image: the `arguments` by which its trial is known, and the `words` of `run`.
 
-    `mounts` has, by the place of a mount that the image may refuse, the fault to tell then. `absence` is the fault to tell
+    `mounts` has, by the place of a mount that the image may refuse, the fault to report then. `absence` is the fault to report
     if the runtime starts the container; "" if it should.
     """
 
-    told: tuple[str, ...]
+    arguments: tuple[str, ...]
     words: tuple[str, ...]
     mounts: Mapping[str, str] = field(default_factory=dict)
     absence: str = ""
     judge: Callable[[Sequence[Sequence[str]]], tuple[tuple[str, ...], str] | None] | None = None
-    """Of the names and values that the container prints: the words that tell a fault, and the fault."""
+    """Of the names and values that the container prints: the arguments of a fault's trial, and the fault."""
 
 
 def name_images(config: Mapping[str, Any], facts: Facts) -> set[str]:
@@ -217,9 +217,9 @@ def list_misnamed(config: Mapping[str, Any], facts: Facts, refusals: Mapping[str
         if image in refusals:
             variables = _SUBSTITUTED.findall(written.get(name, ""))
             values = {each: get_text(get_object(service, "environment"), each) or "VALUE" for each in variables}
-            told = ("compose", "--env-file", *(f"{key}={value}" for key, value in list(values.items())[:1]))
+            arguments = ("compose", "--env-file", *(f"{key}={value}" for key, value in list(values.items())[:1]))
             fault = f"the engine refuses {image!r}, the image of {name}: {refusals[image]}"
-            yield LookUp(told if variables else ("compose", "pull", name), (), absence=fault)
+            yield LookUp(arguments if variables else ("compose", "pull", name), (), absence=fault)
 
 
 def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator[tuple[str, tuple[str, str]]]:

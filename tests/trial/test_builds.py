@@ -173,7 +173,7 @@ def test_a_mount_stands_in_for_its_source_where_the_image_may_have_something_els
 def test_the_user_and_the_folder_of_a_dev_container_are_looked_up_in_its_image(tmp_path, keys, told):
     (tmp_path / "src").mkdir()
     keys = json.loads(json.dumps(keys).replace("PROJECT", tmp_path.name))
-    found = [" ".join(each.told[1:]) for each in look_up({}, tmp_path, **keys)]
+    found = [" ".join(each.arguments[1:]) for each in look_up({}, tmp_path, **keys)]
     assert found == [each.replace("PROJECT", tmp_path.name) for each in told]
 
 
@@ -221,13 +221,13 @@ def test_a_new_volume_belongs_to_root_unless_the_image_has_the_folder(tmp_path, 
 def test_a_shell_without_input_ends_a_dev_container_of_compose(tmp_path, of_image, service, keys, ends):
     keys = {"dockerComposeFile": "../compose.yaml", "service": "a", **keys}
     found = look_up({"services": {"a": {"image": "i"} | service}}, tmp_path, of_image, **keys)
-    assert [each.told[-1] for each in found if each.told[1] == "--interactive"] == ["a"] * ends
+    assert [each.arguments[-1] for each in found if each.arguments[1] == "--interactive"] == ["a"] * ends
 
 
 @pytest.mark.parametrize(("said", "ends"), [(False, True), (True, False), (None, False)])
 def test_a_dev_container_of_an_image_keeps_running_unless_told_otherwise(tmp_path, said, ends):
     found = look_up({}, tmp_path, {"Cmd": ["bash"]}, image="i", **({} if said is None else {"overrideCommand": said}))
-    assert bool([each for each in found if each.told[1] == "--interactive"]) is ends
+    assert bool([each for each in found if each.arguments[1] == "--interactive"]) is ends
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_the_program_of_a_health_check_is_looked_up_if_others_wait_for_it(test, 
     watched = {"image": "i", "healthcheck": {"test": test}} | more
     waiting = {"image": "far", "depends_on": {"a": {"condition": condition}}}
     found = look_up({"services": {"a": watched, "b": waiting}})
-    assert [each.told[-1] for each in found if each.told[1] == "--health-cmd"] == told
+    assert [each.arguments[-1] for each in found if each.arguments[1] == "--health-cmd"] == told
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_the_service_of_a_dev_container_is_one_that_compose_starts(tmp_path, sta
     files = files_of(dev=json.dumps(dev)) | {"compose.yaml": "services: {a: {image: x, profiles: [p]}, b: {image: x}}"}
     facts = changed(without_gpu(), {"project": read(tmp_path, files)})
     found = list_look_ups({"services": {started: {"image": "x"}}}, {}, facts, None, "")
-    assert [" ".join(each.told[1:]) for each in found] == told
+    assert [" ".join(each.arguments[1:]) for each in found] == told
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_the_folder_of_a_dev_container_may_be_a_mount_of_its_service(tmp_path, t
     config = {"services": {"a": {"image": "i", "volumes": mounts} | more}}
     keys = {"dockerComposeFile": "../compose.yaml", "service": "a", "workspaceFolder": "/work"}
     found = look_up(config, tmp_path, **keys)
-    assert [" ".join(each.told[1:]) for each in found if each.absence] == told
+    assert [" ".join(each.arguments[1:]) for each in found if each.absence] == told
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_scripts_with_windows_line_endings_have_no_interpreter(tmp_path, dockerf
         (tmp_path / name).write_bytes(b"#!/bin/sh\n" if name == "unix.sh" else b"#!/bin/sh\r\necho\r\n")
     facts = changed(without_gpu(), {"project": read(tmp_path, {"compose.yaml": COMPOSE, "Dockerfile": dockerfile})})
     found = [*list_scripts({"services": {"a": service}}, facts, LocalHost(), str(tmp_path))]
-    assert [each.told[-1] for each in found][: len(told)] == told and bool(found) is bool(told)
+    assert [each.arguments[-1] for each in found][: len(told)] == told and bool(found) is bool(told)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_script_that_an_image_starts_with_names_its_interpreter(tmp_path, dock
     files = {"compose.yaml": COMPOSE, "Dockerfile": dockerfile, "run.sh": text}
     facts = changed(without_gpu(), {"project": read(tmp_path, files)})
     found = list_scripts({"services": {"a": {}}}, facts, LocalHost(), str(tmp_path))
-    assert [each.told[-1] for each in found] == told
+    assert [each.arguments[-1] for each in found] == told
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_script_that_an_image_starts_with_names_its_interpreter(tmp_path, dock
 def test_a_script_that_a_dev_container_runs_by_its_path_is_executable(tmp_path, command, told):
     files = files_of(dev=json.dumps({"image": "i", "postCreateCommand": command})) | {"setup.sh": "#!/bin/sh\n"}
     facts = changed(without_gpu(), {"project": read(tmp_path, files)})
-    assert [each.told[-1] for each in list_scripts({}, facts, LocalHost(), str(tmp_path))] == told
+    assert [each.arguments[-1] for each in list_scripts({}, facts, LocalHost(), str(tmp_path))] == told
     (tmp_path / "setup.sh").chmod(0o755)
     assert not [*list_scripts({}, facts, LocalHost(), str(tmp_path))]
 
@@ -345,7 +345,7 @@ def test_a_program_that_a_bind_mount_brings_is_looked_at_on_this_machine(tmp_pat
     mounts = [{"type": "bind", "source": str(tmp_path), "target": "/app"}, *service.pop("volumes", ())]
     config = {"services": {"a": {"image": "i", "entrypoint": ["/app/run"], "volumes": mounts} | service}}
     found = [each for each in look_up(config, tmp_path) if each.absence or "=python3" in each.words[:1][-1][-8:]]
-    assert [(each.words or each.told[1:])[0] for each in found] == [told] * bool(told)
+    assert [(each.words or each.arguments[1:])[0] for each in found] == [told] * bool(told)
 
 
 def test_a_name_that_the_engine_refuses_is_told_with_the_variable_that_decides_it(tmp_path):
@@ -360,7 +360,7 @@ def test_a_name_that_the_engine_refuses_is_told_with_the_variable_that_decides_i
         "d": {"image": "z"},
     }
     found = list_misnamed({"services": images}, facts, dict.fromkeys(("x:", "X", "y:"), "no"))
-    assert [each.told[1:] for each in found] == [("--env-file", "T=1"), ("pull", "b"), ("pull", "c")]
+    assert [each.arguments[1:] for each in found] == [("--env-file", "T=1"), ("pull", "b"), ("pull", "c")]
 
 
 def ask(folder, service, said, of_image=IMAGE, files=(), **keys):

@@ -167,9 +167,9 @@ class Words:
     def is_history(self) -> bool:
         """Return True for a list of changes, whose lines tell of errors that were mended: git log, or a changelog."""
         lines = [self.shown[start : end - 1] for start, end in pairwise((*self.starts, len(self.shown) + 1))]
-        told = [_OF_HISTORY.match(line) for line in lines[:_MAX_HISTORY]]
-        is_log = bool(told) and told[0] is not None and told[0]["commit"] is not None
-        return is_log or (len(told) > 2 and all(told) and any(found and found["heading"] for found in told))
+        matches = [_OF_HISTORY.match(line) for line in lines[:_MAX_HISTORY]]
+        is_log = bool(matches) and matches[0] is not None and matches[0]["commit"] is not None
+        return is_log or (len(matches) > 2 and all(matches) and any(found and found["heading"] for found in matches))
 
     def cut(self, start: int, end: int) -> "Words":
         """Return a part, without its lines."""
