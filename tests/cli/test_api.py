@@ -55,7 +55,7 @@ def test_load_facts_takes_a_host_and_its_container(tmp_path):
     for name, machine in (("inside", "conda-libstdcxx-too-old"), ("host", "a100-ok")):
         (tmp_path / name).write_text(format_facts(facts_of(machine)), encoding="utf-8")
     assert devkit.load_facts(tmp_path / "inside", tmp_path / "host").inside == devkit.load_facts(tmp_path / "inside")
-    with pytest.raises(DevkitError, match="host and of a container"):
+    with pytest.raises(DevkitError, match="a host and a container"):
         devkit.load_facts(tmp_path / "host", tmp_path / "host")
     with pytest.raises(DevkitError, match="cannot read"):
         devkit.load_facts(tmp_path / "nothing")

@@ -123,8 +123,8 @@ def test_saved_facts_are_redacted_and_can_be_judged_again(ask, tmp_path):
         pytest.param(["--only", "DRV01"], "no check has the code 'DRV01'", "Did you mean DRV0", id="an unknown code"),
         pytest.param(["--only", "nonsense"], "'NONSENSE'", "--list", id="a code like no other"),
         pytest.param(["--facts", "nowhere.json"], "cannot read nowhere.json", "--save-facts", id="no such file"),
-        pytest.param(["--facts", "broken.json"], "holds no facts", "--save-facts", id="not JSON"),
-        pytest.param(["--facts", "binary.json"], "holds no facts", "--save-facts", id="not text"),
+        pytest.param(["--facts", "broken.json"], "does not contain the facts", "--save-facts", id="not JSON"),
+        pytest.param(["--facts", "binary.json"], "does not contain the facts", "--save-facts", id="not text"),
         pytest.param(
             ["--facts", "good.json", "--output", "no/such/x"], "cannot write no/such/x", "folder", id="output"
         ),
@@ -230,7 +230,7 @@ def test_a_host_and_its_container_are_judged_as_one(saved, order):
 def test_two_of_the_same_side_are_refused(saved, side):
     result = invoke("--facts", saved("a", side), "--facts", saved("b", side))
     assert isinstance(result.exception, DevkitError)
-    assert "a host and of a container" in result.exception.message
+    assert "a host and a container" in result.exception.message
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_what_programs_import_is_named_where_no_file_asks_for_it(programs):
     done = run_in_project("init", ".", *ADA, "--dry-run", cwd=programs)
     assert "no dependency file" in done.stdout
     assert "imported but not listed in any file: tiktoken (train.py:2); --add-imports installs them" in done.stdout
-    assert "strange (train.py:3); devkit does not know the packages for them" in done.stdout
+    assert "strange (train.py:3); devkit's tables do not list their packages" in done.stdout
     document = json.loads(run_in_project("init", ".", *ADA, "--dry-run", "--json", cwd=programs).stdout)
     assert document["imports"][0] == {"module": "tiktoken", "name": "tiktoken", "origin": "train.py:2"}
 

@@ -330,7 +330,7 @@ def test_nothing_is_claimed_of_what_was_not_read():
     }
     facts = changed(healthy(), unread | {"compose": Unknown("x")})
     readings = [value for layer in build_stack(facts, build_full_report(facts)) for value in layer.readings]
-    assert [value.summary for value in readings] == ["not tried"]
+    assert [value.summary for value in readings] == ["none"]
 
 
 SWITCH = ("pci0000:16", "0000:16:01.0", "0000:17:00.0")

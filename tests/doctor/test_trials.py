@@ -448,7 +448,7 @@ def test_beside_a_warning_what_was_not_tried_is_told_with_the_command_that_tries
         pytest.param(tried(WORKS, own(is_timed_out=True, code=124)), "did not end in time", id="a late service"),
         pytest.param(
             changed(healthy(), {"trials": Trials((PLAIN, WORKS, own()), (), ("db",))}),
-            "not tried of the project: db",
+            "were not tried: db",
             id="untried",
         ),
     ],

@@ -29,7 +29,7 @@ ESTIMATE = estimate_training(LLAMA, TrainingSettings())
         pytest.param("V100 32GB", "Tesla V100 SXM2 32GB", 31.68, id="one of several sizes"),
         pytest.param("V100", "Tesla V100 SXM2 16GB", 15.84, id="no size: the smallest"),
         pytest.param("RTX 4070 Laptop 8GB", "NVIDIA GeForce RTX 4070", 7.92, id="a laptop's GPU with its size"),
-        pytest.param("RTX A1000 6GB", "NVIDIA RTX A1000 6GB", 5.94, id="a size that is in no table"),
+        pytest.param("RTX A1000 6GB", "NVIDIA RTX A1000 6GB", 5.94, id="a size that is not in the tables"),
         pytest.param("H100 MIG 3g.40gb", "NVIDIA H100 SXM MIG 3g.40gb", 39.6, id="a slice"),
         pytest.param("L4/4", "NVIDIA L4/4", 5.62, id="the share of one program of four"),
     ],
@@ -40,9 +40,9 @@ def test_a_named_gpu_has_the_memory_that_programs_may_take(text, name, gib):
 
 
 def test_a_gpu_whose_memory_is_in_no_table_wants_it_in_the_name():
-    with pytest.raises(DevkitError, match="the memory of the NVIDIA RTX A1000 is in no table"):
+    with pytest.raises(DevkitError, match="the memory of the NVIDIA RTX A1000 is not in the tables"):
         find_gpu_spec("RTX A1000")
-    with pytest.raises(DevkitError, match="RTX 4070 for laptops is in no table"):
+    with pytest.raises(DevkitError, match="RTX 4070 for laptops is not in the tables"):
         find_gpu_spec("NVIDIA GeForce RTX 4070 Laptop GPU")
 
 

@@ -55,7 +55,7 @@ def test_dashes_are_as_good_as_underscores_and_the_folder_has_a_key():
     [
         pytest.param("[job]\ngups = 2\n", "2:1: the setting 'gups' does not exist", id="a misspelled setting"),
         pytest.param("[job]\ngpus = '2'\n", "2:1: gpus must be a whole number", id="a wrong type"),
-        pytest.param("[job]\n\n[job.slrum]\na = 1\n", "3:2: there is no target 'slrum'", id="no such target"),
+        pytest.param("[job]\n\n[job.slrum]\na = 1\n", "3:2: the target 'slrum' does not exist", id="no such target"),
         pytest.param("[job.kubernetes]\n# x\nnamspace = 'a'\n", "3:1: the setting", id="in the target's"),
         pytest.param("[job.kubernetes]\ngpus = 1.5\n", "2:1: gpus must be", id="the job's in the target's"),
         pytest.param("job = 3\n", "1:1: job must be a table", id="no table"),

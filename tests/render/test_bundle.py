@@ -138,7 +138,7 @@ def test_a_bundle_that_is_not_as_written_is_refused_by_the_name_of_the_file(carr
 
 @pytest.mark.parametrize(
     ("environ", "says"),
-    [pytest.param({"DEVKIT_ENGINE": "missing"}, "missing does not answer", id="an engine that does not exist")],
+    [pytest.param({"DEVKIT_ENGINE": "missing"}, "missing does not respond", id="an engine that does not exist")],
 )
 def test_an_engine_that_cannot_take_it_has_a_message_of_its_own(carried, environ, says):
     done = load(carried, **environ)

@@ -149,7 +149,7 @@ def test_a_mount_stands_in_for_its_source_where_the_image_may_have_something_els
         "--mount=type=tmpfs,target=/c",
         "--mount=type=tmpfs,target=/d",
     ]
-    assert "does not exist, so that" in found.mounts["/c"] and "is a file, and /b is a folder" in found.mounts["/b"]
+    assert "does not exist, so" in found.mounts["/c"] and "is a file, and /b is a folder" in found.mounts["/b"]
     assert look_up(config)[0].words == ("i",)
 
 

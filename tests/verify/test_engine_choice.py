@@ -31,7 +31,7 @@ def test_podman_brings_its_own_compose(tmp_path):
         pytest.param(
             "windows", "the container engine is not running", "Start Docker Desktop", id="Docker Desktop is off"
         ),
-        pytest.param("podman-behind-docker-socket", "podman answers", "Compose plugin", id="no Compose at all"),
+        pytest.param("podman-behind-docker-socket", "podman responds", "Compose plugin", id="no Compose at all"),
         pytest.param("in-container-ok", "no container engine", "devkit verify --here", id="inside of a container"),
     ],
 )

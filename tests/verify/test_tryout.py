@@ -103,7 +103,7 @@ def test_without_a_network_it_says_so_in_one_line_within_two_seconds(tmp_path):
     out, err = process.communicate(timeout=60)
     took_s = time.monotonic() - began
     assert (process.returncode, out, len(err.splitlines())) == (2, "", 2)
-    assert err.startswith("Error: no network: 127.0.0.1 does not answer")
+    assert err.startswith("Error: no network: 127.0.0.1 does not respond")
     assert took_s < 2 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert list((tmp_path / "temporary").iterdir()) == []
 

@@ -60,7 +60,14 @@ def _sums(ranks: list[dict[str, float]]) -> Iterator[StageReading]:
 def _run(backend: str, world_size: int, megabytes: int) -> list[dict[str, float]]:
     """Run all processes by torchrun and return their results. Raises RuntimeError with the error of the first that failed."""
     with tempfile.TemporaryDirectory(prefix="devkit-ranks-") as folder:
-        program = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+        program = [
+            sys.executable,
+            "-P",
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={world_size}",
+        ]
         program += [str(Path(all_reduce.__file__)), backend, str(megabytes), folder]
         safe_path = {**os.environ, "PYTHONSAFEPATH": "1"}
         with Path(folder, "log").open("wb") as log:

@@ -204,7 +204,7 @@ def test_the_first_start_alone_makes_the_volumes_and_copies_the_project_and_the_
 
 def test_a_wrong_word_is_refused_and_a_script_elsewhere_needs_the_projects_folder(place, tmp_path):
     done = place(ONE).run("frobnicate")
-    assert (done.returncode, "there is no `frobnicate`" in done.stderr) == (2, True)
+    assert (done.returncode, "unknown command `frobnicate`" in done.stderr) == (2, True)
     (tmp_path / "run.sh").write_text(
         texts(render_docker(ONE, DockerContextSettings(), context("/elsewhere")))["run.sh"]
     )

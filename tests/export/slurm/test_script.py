@@ -134,7 +134,7 @@ def test_what_is_missing_is_said_before_anything_is_made(login):
     assert [each.name for each in (login.home / "devkit").iterdir()] == ["my-project.sif"]
     (login.home / "devkit/my-project.sif").unlink()
     done = login.run(script_of(task()))
-    assert (done.returncode, "make it with sh deploy/slurm/build-image.sh" in done.stderr) == (2, True)
+    assert (done.returncode, "create it with sh deploy/slurm/build-image.sh" in done.stderr) == (2, True)
 
 
 def test_the_count_of_turns_without_progress_begins_anew_at_each_checkpoint_and_survives_nonsense(login):
