@@ -128,6 +128,15 @@ def _list_strings(node: ast.AST) -> set[str]:
     return {each for each in values if isinstance(each, str)}
 
 
+def mentions(module: Module, name: str) -> bool:
+    """Say if a module's code has a word anywhere, as one has that sets its names in a loop: those of an enumeration."""
+    for node in ast.walk(module.tree):
+        words = (getattr(node, each, "") for each in ("id", "attr", "name", "asname", "arg", "value"))
+        if any(isinstance(each, str) and each == name for each in words):
+            return True
+    return False
+
+
 def resolve_relative(module: Module, node: ast.ImportFrom) -> str:
     """Return the full name of the module that `from .x import y` names."""
     if not node.level:

@@ -40,6 +40,7 @@ from devkit.formats.python_source import (
     find_method,
     has_fields,
     list_members,
+    mentions,
     parse_module,
     takes_argument,
 )
@@ -59,7 +60,7 @@ MAX_STARS = 8
 """Modules of `from x import *` that are read for one name, those of the likeliest names first."""
 MAX_DEPTH = 8
 MAX_CALLERS = 2
-_RULES = 2
+_RULES = 3
 """Raised where a wheel is judged in a different way than before: older answers are not used then."""
 _PLAIN_BASES = frozenset({"object", "ABC", "Module", "Generic", "Protocol", "Enum", "dict", "list", "str", "Exception"})
 _JSON = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
@@ -265,7 +266,7 @@ def list_lacking(wheel: Wheel, names: Iterable[str]) -> list[str]:
         for part in parts:
             if not files.has(f"{place}.{part}"):
                 module = files.load(place)
-                is_lacking = module and _find(files, place, part)[0] is Sight.LACKS and part not in module.mentioned
+                is_lacking = module and _find(files, place, part)[0] is Sight.LACKS and not mentions(module, part)
                 # Machine code beside it may fill the module, as cv2's does.
                 return Sight.LACKS if is_lacking and not files.has_machine_code(place) else Sight.HAS
             place += f".{part}"

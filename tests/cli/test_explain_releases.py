@@ -115,6 +115,7 @@ USES = {
     "a name that the older releases had": ("torchlib.Old", False),
     "a submodule's name": ("torchlib.deep.run", True),
     "a submodule's missing name": ("torchlib.deep.walk", False),
+    "a name that a loop sets": ("torchlib.deep.SMALL", True),
     "an attribute of a name": ("torchlib.New.anything", True),
     "the module alone": ("torchlib", True),
 }
@@ -122,7 +123,8 @@ USES = {
 
 @pytest.mark.parametrize(("name", "has"), USES.values(), ids=USES)
 def test_a_package_has_a_name_as_its_newest_wheel_shows(library, name, has):
-    served = library(init("def Old(): ...\n"), init("New = 1\n") | {"torchlib/deep.py": "def run(): ...\n"})
+    deep = "def run(): ...\nclass Size:\n    SMALL = 1\nfor each in vars(Size):\n    globals()[each] = getattr(Size, each)\n"
+    served = library(init("def Old(): ...\n"), init("New = 1\n") | {"torchlib/deep.py": deep})
     assert release_names.has_names("torchlib", {name}) is has
     assert not release_names.has_names("torchlib", {"other"})
     assert not release_names.has_names("missing", {"missing"})
