@@ -157,6 +157,7 @@ def test_the_first_line_names_what_the_resolved_release_lacks_and_programs_of_py
     (tmp_path / "project").mkdir()
     uses = "import torchlib as t\nfrom torchlib import deep, New\nt.Late\nfrom torchlib.native import imread\n"
     (tmp_path / "project/run.py").write_text(f"{uses}t.Old()\ndeep.walk()\n")
+    (tmp_path / "project/shadow.py").write_text("from torchlib import deep\nfor deep in (1,):\n    deep.keys\n")
     (tmp_path / "project/main.py").write_text("import os\nprint os.name\n")
     project = open_project(tmp_path / "project", ProjectSettings(), PathOptions())
     url = release_names.list_wheels("torchlib")[-1].url

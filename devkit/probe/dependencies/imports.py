@@ -185,8 +185,11 @@ def list_uses(text: str, modules: Collection[str]) -> Iterator[tuple[str, int]]:
         else:
             continue
         yield from ((each, node.lineno) for each in found if each.partition(".")[0] in modules)
+    # A variable or an argument of the same name may be something else.
+    bound = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    bound |= {each.arg for each in nodes if isinstance(each, ast.arg)}
     for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id not in bound:
             name = names.get(node.value.id, "")
             if name.partition(".")[0] in modules:
                 yield f"{name}.{node.attr}", node.lineno
