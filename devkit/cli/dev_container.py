@@ -114,11 +114,8 @@ def _print_failure(failure: "Failure", container: "DevContainer") -> None:
 
     verdict = judge_failure(LocalHost(), container, failure)
     click.echo(f"Error: {to_one_line(verdict.headline)}", err=True)
-    for line in (
-        *verdict.list_lines(),
-        failure.title,
-        *[line for line in verdict.shown if line.strip()][-MAX_SHOWN_LINES:],
-    ):
+    shown = [line for line in verdict.shown if line.strip()][-MAX_SHOWN_LINES:]
+    for line in dict.fromkeys((*verdict.list_lines(), failure.title, *shown)):
         click.echo(f"  {to_one_line(line)}", err=True)
     for line in verdict.list_steps():
         click.echo(to_one_line(line), err=True)

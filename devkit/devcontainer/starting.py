@@ -207,17 +207,35 @@ def _start_by_cli(
         said = str(result.get("description") or result.get("message") or f"it ended with status {done.code}")
         if end := _describe_end(after):
             answer = client.call("logs", "--tail", "50", after.id if after else "")
-            logs = (*answer.out.splitlines(), *answer.err.splitlines())
-            return Failure(end, (*log.lines, *logs), logs)
+            said_there = (*answer.out.splitlines(), *answer.err.splitlines())
+            # Its own line before it waits.
+            logs = tuple(line for line in said_there if line != "Container started")
+            return Failure(end, (*log.lines, *logs), logs or (end,))
+        if sick := _list_unhealthy(client):
+            return Failure(sick[0], (*log.lines, *sick), sick)
         steps = [place for place, line in enumerate(log.lines, 1) if _STEP.match(line)]
         lines = (
             [*takewhile(lambda line: not line.startswith(_COMMAND_FAILED), log.lines[steps[-1] :])]
             if steps
             else find_error_lines("\n".join(log.lines))
         )
-        return Failure(f"devcontainer up failed: {said}", tuple(log.lines), log.excerpt or tuple(lines))
+        # Where the step that failed says nothing, no earlier one says it.
+        return Failure(f"devcontainer up failed: {said}", tuple(log.lines), log.excerpt or tuple(lines) or (said,))
     entry = Entry(client, after, str(result.get("remoteUser", "")), str(result.get("remoteWorkspaceFolder", "")))
     return Started(entry, _name_action(before, after), (), log.built)
+
+
+def _list_unhealthy(client: EngineClient) -> tuple[str, ...]:
+    """Return what the health checks say of the folder's services that Compose waits for in vain, and which service it is."""
+    files = client.container.compose_files
+    folder = files[0].resolve().parent if files else client.container.folder
+    label = f"label=com.docker.compose.project.working_dir={folder}"
+    ids = client.call("ps", "--quiet", "--no-trunc", f"--filter={label}", "--filter=health=unhealthy").out.split()
+    if not ids:
+        return ()
+    form = "the container {{.Name}} is unhealthy{{range .State.Health.Log}}\n{{.Output}}{{end}}"
+    found = client.call("container", "inspect", f"--format={form}", ids[0]).out.splitlines()
+    return tuple(dict.fromkeys(line.replace("container /", "container ", 1) for line in found if line.strip()))
 
 
 def stop_dev_container(client: EngineClient, state: ContainerState, *, removes: bool) -> Failure | None:

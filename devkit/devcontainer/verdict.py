@@ -13,7 +13,14 @@ from devkit.doctor.signatures.unknown import STATUS
 from devkit.facts.secrets import redact_tokens
 from devkit.probe.attempts import find_error_lines
 from devkit.probe.host import Host
-from devkit.probe.project.places import Place, drop_repeated, locate_excerpt, locate_setting, locate_values
+from devkit.probe.project.places import (
+    Place,
+    drop_repeated,
+    locate_excerpt,
+    locate_setting,
+    locate_values,
+    locate_variable,
+)
 from devkit.text import join_words
 
 _PREFIX = re.compile(r"^[\w.-]+-\d+ +\| ", re.MULTILINE)
@@ -23,6 +30,8 @@ _FRAME = re.compile(r"^\s+at (?:async )?\S+ \(.*\)$|^\s+at .*:\d+:\d+\)?$", re.M
 _OF_GPU = re.compile("nvidia|gpu", re.IGNORECASE)
 _LONGEST, _SHORTEST = 120, 40
 """Characters of a headline's words."""
+_ABSENT = re.compile(r"([\w.+-]+): (?:command )?not found|exec: \"([\w.+-]+)\": executable file not found")
+_ENDED = re.compile(r"the container \S+ exited with status 0")
 _KEY = re.compile(r"\b\w+Command\b")
 """A lifecycle command, in the title of its failure."""
 
@@ -64,8 +73,16 @@ class Verdict:
         remedy = next((each.remedy for each in self.places if each.remedy), "")
         needed = name_program(self.words)
         copied = next((each for each in self.places if each.name in ("COPY", "ADD")), None)
+        path = next(
+            (each for each in self.places if each.name.endswith(".PATH") or each.text.startswith("PATH=")), None
+        )
         if remedy:
             yield f"Fix: {remedy}."
+        elif _ENDED.fullmatch(self.words):
+            yield 'Fix: start a program that keeps running: "overrideCommand": true in devcontainer.json, or a command in the Compose file.'
+        elif path and (program := _ABSENT.search(self.words)):
+            yield f"Fix: add the folder of {program[1] or program[2]} to PATH, which line {path.line} of {path.file} sets; or install it."
+            return
         elif needed["fault"] == "no-execute-bit":
             where = f", or write COPY --chmod=755 in line {copied.line} of {copied.file}" if copied else ""
             yield f"Fix: make the file of {needed['needed']} executable with chmod +x{where}."
@@ -95,6 +112,7 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure) -> Verd
     stopped = locate_excerpt(host, folder, whole)
     started = locate_setting(host, folder, (key[0],)) if key else None
     own = [*filter(None, (stopped, started))]
+    own += locate_variable(host, folder, "PATH") if _ABSENT.search(words) else ()
     others = locate_values(host, folder, words, apart_from=own)
     places = drop_repeated((*own, *(others or (() if own else locate_values(host, folder, text)))))
     return Verdict(

@@ -68,6 +68,7 @@ _NOT_CREATED = re.compile(
 """Options of `run` that `create` lacks, that make a volume or write a file, that may be secret, or name the container."""
 _BIND = re.compile(r"(?=.*type=bind)(?!.*bind-create).*")
 """A mount that makes nothing."""
+_SOURCE = re.compile(r"\b(?:source|src)=([^,]+)")
 _PROJECT_FILE = re.compile(r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?!unconfined|builtin)(\S+)")
 _KNOWN = re.compile(r"\$\{(\w+)\}")
 _VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
@@ -343,7 +344,16 @@ def list_requests(host: Host, facts: Facts, folder: str) -> Iterator[Request]:
         known_ones = tuple(
             one for one in filled if not any("${" in word or word.startswith("--help") for word in one[1])
         )
+        if root.at("initializeCommand"):
+            # It runs on this machine before the container is created, and may make what is mounted.
+            known_ones = tuple(one for one in known_ones if not _is_absent(host, one[1]))
         yield Request(each.path, each.image.value if each.image else "", known_ones, known_ones == filled)
+
+
+def _is_absent(host: Host, words: tuple[str, ...]) -> bool:
+    """Say if a bind mount's source does not exist."""
+    source = _SOURCE.search(words[-1])
+    return bool(source and _BIND.fullmatch(words[-1]) and host.stat(source[1]) is None)
 
 
 def _list_items(node: DocumentNode) -> tuple[DocumentNode, ...]:

@@ -112,6 +112,14 @@ def container(tmp_path, monkeypatch):
             id="a program that the image lacks",
         ),
         pytest.param(
+            "the container web exited with status 0",
+            "the container web exited with status 0",
+            "the container web exited with status 0",
+            'Fix: start a program that keeps running: "overrideCommand": true in devcontainer.json, or a command in the '
+            "Compose file.",
+            id="a program that ends",
+        ),
+        pytest.param(
             "compose build ended with status 1", "", "compose build ended with status 1", "", id="nothing said"
         ),
     ],
@@ -120,6 +128,19 @@ def test_the_cause_is_told_with_its_line_and_what_mends_it(container, title, tex
     verdict = judge_failure(LocalHost(), container, Failure(title, tuple(text.splitlines())))
     assert verdict.headline == headline
     assert next(verdict.list_steps(), "") == step
+
+
+def test_of_an_absent_program_the_path_that_the_project_sets_is_named(container):
+    (container.folder / "compose.yaml").write_text("services:\n  app:\n    environment:\n      - PATH=/opt/bin\n")
+    title = "devcontainer up failed: postCreateCommand from devcontainer.json failed."
+    verdict = judge_failure(LocalHost(), container, Failure(title, ("/bin/sh: 1: hubctl: not found",)))
+    assert [(each.file, each.line) for each in verdict.places[:2]] == [
+        (".devcontainer/devcontainer.json", 4),
+        ("compose.yaml", 4),
+    ]
+    assert [*verdict.list_steps()] == [
+        "Fix: add the folder of hubctl to PATH, which line 4 of compose.yaml sets; or install it."
+    ]
 
 
 def test_what_the_catalog_knows_for_sure_is_the_fix_where_no_line_is_to_blame(container):

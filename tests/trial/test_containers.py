@@ -757,6 +757,16 @@ def test_files_that_a_container_reads_are_mounts_of_its_stand_in(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("made", [{}, {"initializeCommand": "mkdir -p cache"}])
+def test_a_source_that_a_command_of_this_machine_may_make_is_not_missed(tmp_path, made):
+    mounts = [f"source={tmp_path}/{name},target=/{name},type=bind" for name in ("cache", "own")]
+    (tmp_path / "own").mkdir()
+    keys = json.dumps({"image": "x", "mounts": mounts} | made)
+    facts = changed(without_gpu(), {"project": read(tmp_path, files_of(dev=keys))})
+    (request,) = list_requests(LocalHost(), facts, str(tmp_path))
+    assert len(request.options) == (1 if made else 2)
+
+
 def test_a_dev_container_is_created_with_all_that_its_file_says_and_names_the_line_without_which_it_can_be(
     engine, tmp_path
 ):

@@ -87,6 +87,12 @@ def locate_excerpt(host: Host, folder: str, words: str) -> Place | None:
     return min(places, key=lambda each: abs(each.line - int(found[1] if found else 0)), default=None)
 
 
+def locate_variable(host: Host, folder: str, name: str) -> tuple[Place, ...]:
+    """Return the places in which the project's files set a variable of its containers."""
+    settings = _list_settings(host, folder)
+    return tuple(each for each in settings if name in (each.name.rpartition(".")[2], each.text.partition("=")[0]))
+
+
 def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[Place] = ()) -> tuple[Place, ...]:
     """Return the places of what a program's words repeat of the project's files: with a note first, then the longest.
 
