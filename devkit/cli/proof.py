@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from devkit.solver.plan import Plan
     from devkit.verify.plan_proof import PlanProof
 
-MAX_LACKING = 3
-"""Names that the first line shows of those that a package lacks."""
+MAX_LACKING = 2
+"""Packages of which the first line shows a name that they lack."""
 _OF_TORCH = ("torchgen", "functorch", "triton", "nvidia")
 
 
@@ -113,11 +113,14 @@ def _list_lacking(
     }
     lacking = run_side_by_side(tasks, DEADLINE_S)
     unread = [name for name in tasks if name not in lacking]
-    return [
-        f"{name} {versions[name]} lacks {join_some([f'{each} ({uses[name][each]})' for each in lacks], MAX_LACKING)}"
+    says = [
+        f"{name} {versions[name]} lacks {join_some([f'{each} ({uses[name][each]})' for each in lacks], 1)}"
         for name, lacks in lacking.items()
         if lacks
-    ] + ([f"whether {join_some(unread)} has all that programs use of it was not checked"] if unread else [])
+    ]
+    if more := len(says[MAX_LACKING:]):
+        says[MAX_LACKING:] = [f"{format_count(more, 'more package')} {'lacks' if more == 1 else 'lack'} names, too"]
+    return says + ([f"whether {join_some(unread)} has all that programs use of it was not checked"] if unread else [])
 
 
 _Missing = tuple[str, str, int]

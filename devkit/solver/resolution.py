@@ -429,7 +429,7 @@ class _Search:
             warnings=(
                 *(warning for warning in plan.warnings if warning not in answered),
                 *(f"not checked: the requirements of {each}" for each in resolved.unread),
-                *(f"{name} is newer than {day}: the index has none from that day that fits" for name in self._gone),
+                *(f"{name} is newer than {day}: the index has no wheel from that day that fits" for name in self._gone),
             ),
         )
         finished = add_compiled_packages(finished, self.dependencies, build_problem(self._request, self._tables))

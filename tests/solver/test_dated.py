@@ -107,7 +107,7 @@ def test_a_package_of_which_nothing_of_that_day_is_left_is_newer_and_the_others_
     assert (found.as_of, {each.as_of for each in uv.requests}) == (DAY, {DAY})
     later = [each for request in uv.requests for each in request.undated if each.startswith("grain-nightly=")]
     assert list(dict.fromkeys(later)) == ["grain-nightly=31", "grain-nightly=122"]
-    assert f"grain-nightly is newer than {DAY}: the index has none from that day that fits" in found.warnings
+    assert f"grain-nightly is newer than {DAY}: the index has no wheel from that day that fits" in found.warnings
 
 
 @pytest.mark.parametrize(("pin", "version"), [("", "1.26.4"), ("==1.16.3", "1.16.3")], ids=["open", "pinned"])
@@ -124,7 +124,7 @@ def test_a_package_of_the_day_that_has_wheels_for_other_pythons_alone_is_newer_u
     assert (found.resolved["numpy"], found.python, found.torch) == (version, "3.8", "2.0.0")
     later = {each for request in uv.requests for each in request.undated if each.startswith("numpy")}
     assert later == (set() if pin else {"numpy=2020-04-01"})
-    said = "numpy is newer than 2018-10-02: the index has none from that day that fits"
+    said = "numpy is newer than 2018-10-02: the index has no wheel from that day that fits"
     assert (said in found.warnings) == (not pin)
 
 
