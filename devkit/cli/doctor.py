@@ -177,22 +177,26 @@ def doctor(
     code = _choose_exit_code(report, strict=strict)
     write_output(format_doctor_report(facts, report, options, exit_code=code), options)
     if options.style == "text" and not (output or facts_files or only):
-        _print_next(facts, report, examination.reading.project)
+        _print_next(facts, report, examination.reading.project, is_repair=fix)
     ctx.exit(code)
 
 
 _OF_PROJECTS = (".git", "pyproject.toml", "requirements.txt", "environment.yml", "setup.py")
 
 
-def _print_next(facts: "Facts", report: "Report", folder: Path) -> None:
-    """Print what comes next: the repair of problems, and for a project on a machine that is ready, its dev container."""
+def _print_next(facts: "Facts", report: "Report", folder: Path, *, is_repair: bool) -> None:
+    """Print what comes next: the repair of problems, and for a project on a machine that is ready, its dev container.
+
+    What a repair has left needs a person.
+    """
     from devkit.doctor.report.report import Health
     from devkit.facts.project import Project
 
     is_ready = report.health in (Health.HEALTHY, Health.WARNINGS) and facts.container is None
     lacks_one = isinstance(facts.project, Project) and not facts.project.dev_containers
     if report.health is Health.PROBLEMS:
-        print_next("devkit doctor --fix")
+        if not is_repair:
+            print_next("devkit doctor --fix")
     elif is_ready and lacks_one and any((folder / name).exists() for name in _OF_PROJECTS):
         print_next(shlex.join(["devkit", "init", *([] if folder == Path() else [str(folder)])]))
 

@@ -68,15 +68,17 @@ def test_exit_codes_are_the_same_in_text_and_json(ask, facts, arguments, code, s
         pytest.param(healthy(), ["setup.py"], ["--json"], False, id="JSON"),
         pytest.param(healthy(), ["setup.py"], ["--only", "DRV001"], False, id="one check"),
         pytest.param(MISMATCH, ["setup.py"], [], False, id="problems"),
+        pytest.param(MISMATCH, ["setup.py"], ["--fix"], False, id="what a repair has left"),
     ],
 )
 def test_a_project_on_a_ready_machine_ends_with_the_next_command(tmp_path, monkeypatch, facts, files, arguments, shows):
     for name in files:
         (tmp_path / name).write_text("{}")
-    facts = replace(facts, project=read_project(LocalHost(), project=str(tmp_path)))
-    monkeypatch.setattr("devkit.cli.doctor.read_this_machine", lambda *_, **__: facts)
+    read = replace(facts, project=read_project(LocalHost(), project=str(tmp_path)))
+    monkeypatch.setattr("devkit.cli.doctor.read_this_machine", lambda *_, **__: read)
     said = CliRunner().invoke(doctor, ["--project", str(tmp_path), *arguments]).stdout
     assert said.endswith(f"Next:\n  devkit init {tmp_path}\n") is ("devkit init" in said) is shows
+    assert said.endswith("Next:\n  devkit doctor --fix\n") is (facts is MISMATCH and not arguments)
 
 
 def test_json_is_one_document_with_every_check(ask):
