@@ -80,7 +80,9 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
     old = [f"{path}:{line}" for path, text in programs if (line := find_python_2(text))]
     does = "is Python 2 and does" if len(old) == 1 else "are Python 2 and do"
     says = (
-        [f"{format_count(len(old), 'program')} {does} not start: {join_some(old)} (2to3 converts them)"] if old else []
+        [f"{format_count(len(old), 'program')} {does} not start: {join_some(old)} (2to3 converts such code)"]
+        if old
+        else []
     )
     is_old = {each.rpartition(":")[0] for each in old}
     if unparsed := [path for path, text in programs if path not in is_old and parse_program(text) is None]:

@@ -167,7 +167,7 @@ def test_the_first_line_names_what_the_resolved_release_lacks_and_programs_of_py
     found = replace(found, packages=(*found.packages, ("old", "1.0")))
     says = describe_proof(project.root, project.dependencies, replace(GPU_PLAN, resolution=found))
     assert "old may not build: the index has wheels, but none for Python 3.12" in says
-    assert "1 program is Python 2 and does not start: main.py:2 (2to3 converts them)" in says
+    assert "1 program is Python 2 and does not start: main.py:2 (2to3 converts such code)" in says
     assert "torchlib 3.0 lacks torchlib.Old (run.py:5) and 1 more; every import" in says
 
 

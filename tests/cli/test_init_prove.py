@@ -84,7 +84,7 @@ def test_what_a_lock_of_the_projects_own_tool_holds_is_proved_too(project):
         prove(project, "--dry-run")[0]
         == "resolved; every import in the programs has a package; the programs were not run (--prove runs them)"
     )
-    (project / "old.py").write_text("print 'a program for Python 2'\n")
+    (project / "old.py").write_text("of = = no Python\n")
     assert re.search(
         r"import in the programs has a package, Python 3\.\d+ cannot parse old\.py; the programs were not",
         prove(project, "--dry-run")[0],
