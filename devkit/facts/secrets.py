@@ -75,7 +75,8 @@ _OPTIONS = (
     re.compile(r"(?P<front>\blogin\s+[^\s]{1,80}\s+password\s+)[^\s$<]\S*"),
 )
 _SPOKEN = re.compile(
-    r"(?i)\b((?:passw(?:or)?d|passphrase|secret)[ ]+(?:is[ ]+|was[ ]+)?)(?!--?[a-z][a-z-]*(?:[ =]|$))(?=\S*[^\sa-z.,:;!?'\"()])[^\s'\"$<(]{4,}"
+    r"(?i)\b((?:passw(?:or)?d|passphrase|secret)[ ]+(?:is[ ]+|was[ ]+)?)(?!--?[a-z][a-z-]*(?:[ =]|$))"
+    r"(?=\S*[^\sa-z.,:;!?'\"()])[^\s'\"$<(]{4,}"
     r"|\b((?:password|identified\s+by)\s+')[^'\n]+(?=')"
 )
 _HEX_KEY = re.compile(r"(?i)\b((?:(?:api[ _-]?)?key|login|wandb)[\s:='\"]+)[0-9a-f]{40}\b")
