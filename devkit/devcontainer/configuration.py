@@ -60,7 +60,7 @@ class DevContainer:
 
     @property
     def is_compose_project(self) -> bool:
-        """True if there is no devcontainer.json, so that nothing but Compose is asked."""
+        """True for a folder that has a Compose file and no devcontainer.json."""
         return self.file.name in COMPOSE_NAMES
 
     @cached_property

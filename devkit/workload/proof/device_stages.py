@@ -246,7 +246,7 @@ def _list_gpus(
 ) -> Iterator[tuple[torch.device, str, GpuDatasheet | None]]:
     """Yield each GPU, or the CPU, with what its readings begin with, and its data sheet.
 
-    There is no data sheet where others fill the GPU's memory, if that matters.
+    The data sheet is left out if other processes fill the GPU's memory and the measurement needs it.
     """
     if device.kind != "cuda":
         yield device.torch_device, "", None
