@@ -5,7 +5,7 @@ from typing import TypeVar
 from devkit.doctor.model import NotApplicable
 from devkit.facts.engine import Engine, EngineFailure, EngineKind, Toolkit
 from devkit.facts.gpu import Driver, NvmlAnswer, NvmlEnd, NvmlFailure
-from devkit.facts.machine import Container, Platform, Python, System, Torch, Wsl
+from devkit.facts.machine import Container, Platform, Torch, Wsl
 from devkit.facts.model import Facts
 from devkit.facts.project import Project
 from devkit.facts.values import Release, Unknown
@@ -38,11 +38,6 @@ def skip_if(condition: object, reason: str) -> None:
     """End a check that has nothing to judge under a condition."""
     if condition:
         raise NotApplicable(reason)
-
-
-def require_system(facts: Facts) -> System:
-    """Return the operating system, which every fix depends on."""
-    return require(facts.system)
 
 
 def find_platform(facts: Facts) -> Platform | None:
@@ -209,15 +204,10 @@ def require_toolkit_version(facts: Facts) -> Release:
     return require_some(require_toolkit(facts).version, "the NVIDIA Container Toolkit is not installed")
 
 
-def require_python(facts: Facts) -> Python:
-    """Return the Python that would run the workload."""
-    return require(facts.python)
-
-
 def require_torch(facts: Facts) -> Torch:
     """Return the installed torch, on a machine whose GPU it could use."""
     require_visible_gpu(facts)
-    torch = require_some(require_python(facts).torch, "torch is not installed in this Python")
+    torch = require_some(require(facts.python).torch, "torch is not installed in this Python")
     skip_if(torch.hip is not None, f"torch {torch.version} is built for ROCm")
     return torch
 

@@ -16,9 +16,7 @@ from devkit.doctor.preconditions import (
     require_driver,
     require_gpu_engine,
     require_loaded_driver,
-    require_python,
     require_some,
-    require_system,
     require_torch,
     require_torch_cuda,
     require_visible_gpu,
@@ -185,7 +183,7 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Problem]:
 
 @check("CUD005", require_visible_gpu, causes=("CUD003", "CUD011", "PYT017"))
 def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Problem]:
-    path = require_python(facts).ld_library_path
+    path = require(facts.python).ld_library_path
     folders = [folder for folder in path if folder.endswith(_STUBS)]
     known = facts.driver.libcuda_paths if isinstance(facts.driver, Driver) else ()
     first = "" if isinstance(known, Unknown) else next(iter(known), "")
@@ -198,7 +196,7 @@ def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Problem]:
 
 def _require_toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
     require_visible_gpu(facts)
-    toolkit = require_some(require_python(facts).cuda_toolkit, "no CUDA Toolkit with a compiler is installed here")
+    toolkit = require_some(require(facts.python).cuda_toolkit, "no CUDA Toolkit with a compiler is installed here")
     # 13.0.88 is a patch of 13.0, and runs wherever that does.
     numbers = require(toolkit.version).numbers[:2]
     return toolkit, Release.parse(".".join(str(number) for number in numbers))
@@ -208,7 +206,7 @@ def _require_toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
 def cuda_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
     version, source = _find_cuda(facts)
     skip_if(not facts.gpus, "no GPU answers")
-    python = require_python(facts)
+    python = require(facts.python)
     brings_cuda = isinstance(python.torch, Torch) and isinstance(python.torch.cuda, Release)
     is_unused = brings_cuda and not any(package.name in _COMPILED_PACKAGES for package in python.packages)
     for gpu in facts.gpus:
@@ -275,7 +273,7 @@ def toolkit_fits_torch(facts: Facts) -> Iterator[Problem]:
     toolkit, version = _require_toolkit(facts)
     if version.major == cuda.major:
         return
-    builders = [package.name for package in require_python(facts).packages if package.name in _COMPILED_PACKAGES]
+    builders = [package.name for package in require(facts.python).packages if package.name in _COMPILED_PACKAGES]
     yield problem(
         "other-major",
         toolkit=version,
@@ -310,8 +308,8 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Problem]:
 
 @check("CUD010", causes=("PYT001", "PYT002"))
 def torch_fits_jetpack(facts: Facts) -> Iterator[Problem]:
-    tegra = require_some(require_system(facts).tegra, "this is not a Jetson")
-    torch = require_some(require_python(facts).torch, "torch is not installed in this Python")
+    tegra = require_some(require(facts.system).tegra, "this is not a Jetson")
+    torch = require_some(require(facts.python).torch, "torch is not installed in this Python")
     if isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T:
         return
     # PyTorch's own indexes have +cpu, +cu126 …; Jetson builds say 2.5.0a0+…nv24.08 or nothing.

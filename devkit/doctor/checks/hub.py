@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.doctor.model import check
-from devkit.doctor.preconditions import find_platform, is_in_container, require, require_python, require_system, skip_if
+from devkit.doctor.preconditions import find_platform, is_in_container, require, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.machine import Platform, WslSettings
@@ -83,7 +83,7 @@ def _judge_loopback(facts: Facts) -> str:
         return "container-itself"
     if find_platform(facts) is not Platform.WSL2:
         return ""
-    settings = require_system(facts).wsl_settings
+    settings = require(facts.system).wsl_settings
     is_mirrored = isinstance(settings, WslSettings) and settings.networking == "mirrored"
     return "" if is_mirrored else "guest-itself"
 
@@ -104,7 +104,7 @@ def certificates_exist(facts: Facts) -> Iterator[Problem]:
 def hf_transfer_is_installed(facts: Facts) -> Iterator[Problem]:
     if not require(require(facts.hub).wants_hf_transfer):
         return
-    packages = {package.name: package.version for package in require_python(facts).packages}
+    packages = {package.name: package.version for package in require(facts.python).packages}
     skip_if("huggingface-hub" not in packages, "huggingface_hub is not installed in this Python")
     version = packages["huggingface-hub"]
     if "hf-transfer" not in packages and Release.parse(version) < _FIRST_HUB_WITH_HTTPX:

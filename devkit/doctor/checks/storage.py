@@ -10,7 +10,6 @@ from devkit.doctor.preconditions import (
     is_in_wsl,
     require,
     require_nvidia_gpu,
-    require_system,
     skip_if,
 )
 from devkit.doctor.problems import Problem, problem
@@ -145,7 +144,7 @@ def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
 
 @check("STO007")
 def system_folders_can_be_read(facts: Facts) -> Iterator[Problem]:
-    hidden = require(require_system(facts).hidden_folders)
+    hidden = require(require(facts.system).hidden_folders)
     if hidden:
         verb = "is" if len(hidden) == 1 else "are"
         raise NotApplicable(f"{join_words(hidden)} {verb} empty or not readable", is_lost=True)

@@ -13,7 +13,6 @@ from devkit.doctor.preconditions import (
     require_host,
     require_nvidia_gpu,
     require_some,
-    require_system,
     require_toolkit_version,
     require_wsl_guest,
     skip_if,
@@ -54,18 +53,18 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Problem]:
 @check("WSL002", require_host, causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001"))
 def wsl_shows_gpu(facts: Facts) -> Iterator[Problem]:
     if find_platform(facts) is Platform.WSL1:
-        yield problem("wsl-1", evidence=(f"kernel {require_system(facts).kernel}",))
+        yield problem("wsl-1", evidence=(f"kernel {require(facts.system).kernel}",))
         return
     guest = require_wsl_guest(facts)
     if guest.has_dxg or not any(name in guest.libraries for name in WSL_NVIDIA_LIBRARIES):
         return
-    settings = require_system(facts).wsl_settings
+    settings = require(facts.system).wsl_settings
     kernel = settings.kernel if isinstance(settings, WslSettings) else ""
     yield problem(
         "no-dxg",
         confidence=None if kernel else Confidence.LIKELY,
         evidence=(
-            f"kernel {require_system(facts).kernel}",
+            f"kernel {require(facts.system).kernel}",
             "no /dev/dxg",
             *(f".wslconfig: kernel={own}" for own in (kernel,) if own),
         ),
@@ -107,7 +106,7 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Problem]:
 @check("WSL005", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
 def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Problem]:
     skip_if(is_in_container(facts), "only the WSL guest and Windows show .wslconfig")
-    settings = require_some(require_system(facts).wsl_settings, ".wslconfig does not exist")
+    settings = require_some(require(facts.system).wsl_settings, ".wslconfig does not exist")
     if not settings.gpu_support:
         yield problem(
             "switched-off",
@@ -119,7 +118,7 @@ def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Problem]:
 
 @check("WSL006")
 def wsl_has_memory(facts: Facts) -> Iterator[Problem]:
-    system = require_system(facts)
+    system = require(facts.system)
     guest = require_wsl_guest(facts)
     require_nvidia_gpu(facts)
     memory, swap = require(system.memory_bytes), require(guest.swap_bytes)

@@ -11,7 +11,6 @@ from devkit.doctor.preconditions import (
     require,
     require_container,
     require_driver,
-    require_python,
     require_torch,
     require_torch_cuda,
     require_visible_gpu,
@@ -148,7 +147,7 @@ def triton_can_compile(facts: Facts) -> Iterator[Problem]:
 def loader_finds_libcuda(facts: Facts) -> Iterator[Problem]:
     container = require_container(facts)
     require_torch(facts)
-    if not any("triton" in package.name for package in require_python(facts).packages):
+    if not any("triton" in package.name for package in require(facts.python).packages):
         raise NotApplicable("Triton is not installed in this Python")
     paths = require_driver(facts).libcuda_paths
     if isinstance(paths, Unknown) or container.libcuda_in_cache is not False:

@@ -19,7 +19,6 @@ from devkit.doctor.preconditions import (
     require_gpu_engine,
     require_host,
     require_nvidia_gpu,
-    require_system,
     require_toolkit,
     skip_if,
 )
@@ -100,7 +99,7 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Problem]:
 @check("ENG016", require_host, causes=("ENG017", *CONTAINER_START_CODES))
 def cgroup_driver_is_there(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
-    runs_systemd = require(require_system(facts).runs_systemd)
+    runs_systemd = require(require(facts.system).runs_systemd)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
         raise NotApplicable("the engine does not share this system")
     if engine.cgroup_driver == "systemd" and not runs_systemd:

@@ -11,7 +11,7 @@ from devkit.doctor.gpus import (
     require_gpu_health_field,
 )
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_system, skip_if
+from devkit.doctor.preconditions import is_in_wsl, require, require_host, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
     FAST_ENOUGH_SHARE,
@@ -143,7 +143,7 @@ def _is_below(value: object, usual: object, share: float) -> bool:
 
 @check("GPU017", require_host)
 def persistence_mode_is_on(facts: Facts) -> Iterator[Problem]:
-    if is_in_wsl(facts) or require_system(facts).platform is not Platform.LINUX:
+    if is_in_wsl(facts) or require(facts.system).platform is not Platform.LINUX:
         raise NotApplicable("only Linux unloads the driver from an idle GPU")
     off = [
         gpu

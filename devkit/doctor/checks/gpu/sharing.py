@@ -11,7 +11,6 @@ from devkit.doctor.preconditions import (
     require,
     require_host,
     require_nvml,
-    require_python,
     require_some,
     require_visible_gpu,
     skip_if,
@@ -105,7 +104,7 @@ def mig_has_instances(facts: Facts) -> Iterator[Problem]:
 
 @check("GPU020")
 def process_has_one_mig_device(facts: Facts) -> Iterator[Problem]:
-    named = [entry.strip() for entry in (require_python(facts).cuda_visible_devices or "").split(",")]
+    named = [entry.strip() for entry in (require(facts.python).cuda_visible_devices or "").split(",")]
     migs = [entry for entry in named if entry.startswith("MIG-")]
     if len(migs) > 1:
         evidence = (f"CUDA_VISIBLE_DEVICES={','.join(named)}",)

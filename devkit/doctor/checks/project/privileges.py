@@ -17,7 +17,6 @@ from devkit.doctor.preconditions import (
     require,
     require_container_engine,
     require_host,
-    require_system,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
@@ -86,7 +85,7 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Problem]:
                 and ("cache" in mount.target.lower() or "huggingface" in mount.target.lower())
                 and not is_in_container(facts)
             ):
-                is_roots = mount.owner_uid == 0 and not require(require_system(facts).is_root)
+                is_roots = mount.owner_uid == 0 and not require(require(facts.system).is_root)
                 # Root, who is the user where nobody says otherwise, may write to it, too.
                 is_minor = mount.exists is False and (container.user is None or container.user.value in _ROOT)
                 if mount.exists is False or is_roots:

@@ -10,9 +10,7 @@ from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     is_in_container,
     require,
-    require_python,
     require_some,
-    require_system,
     require_torch,
     require_torch_cuda,
     skip_if,
@@ -42,7 +40,7 @@ def torch_is_cuda_build(facts: Facts) -> Iterator[Problem]:
     torch = require_torch(facts)
     if require(torch.cuda) is not None:
         return
-    processor = require_system(facts).machine
+    processor = require(facts.system).machine
     yield problem(
         "cpu-build",
         version=torch.version,
@@ -57,7 +55,7 @@ def torch_is_cuda_build(facts: Facts) -> Iterator[Problem]:
 def torch_has_kernels(facts: Facts) -> Iterator[Problem]:
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
     skip_if(not facts.gpus, "no GPU answers")
-    row = find_wheel_row(torch.version, cuda, require_system(facts).machine)
+    row = find_wheel_row(torch.version, cuda, require(facts.system).machine)
     if row is None:
         raise NotApplicable(f"the tables do not list what torch {torch.version} with CUDA {cuda} was built for")
     driver = find_driver_cuda(facts)
@@ -81,7 +79,7 @@ def torch_has_kernels(facts: Facts) -> Iterator[Problem]:
 
 @check("PYT006", causes=("CUD011", "PYT017"))
 def visible_devices_exist(facts: Facts) -> Iterator[Problem]:
-    value = require_some(require_python(facts).cuda_visible_devices, "CUDA_VISIBLE_DEVICES is not set")
+    value = require_some(require(facts.python).cuda_visible_devices, "CUDA_VISIBLE_DEVICES is not set")
     skip_if(not facts.gpus, "no GPU answers")
     entries = [entry.strip() for entry in value.split(",")]
     unknown = next((entry for entry in entries if not _is_existing_gpu(entry, facts.gpus)), None)
@@ -139,7 +137,7 @@ def gpus_support_int8(facts: Facts) -> Iterator[Problem]:
 
 @check("PYT015")
 def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Problem]:
-    python = require_python(facts)
+    python = require(facts.python)
     selected = python.cuda_visible_devices or ""
     if not any(entry.strip().isdigit() for entry in selected.split(",")):
         raise NotApplicable("CUDA_VISIBLE_DEVICES selects no GPU by number")

@@ -15,8 +15,6 @@ from devkit.compat.wheels import find_foreign_wheels
 from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import (
     require,
-    require_python,
-    require_system,
     require_torch,
     require_torch_cuda,
     skip_if,
@@ -35,7 +33,7 @@ _EXACT_PARTNERS = ("torch", "torchvision", "torchaudio", "triton", "numpy")
 
 def find_python_packages(facts: Facts) -> dict[str, Package]:
     """Return the packages of this Python by name."""
-    return {package.name: package for package in require_python(facts).packages}
+    return {package.name: package for package in require(facts.python).packages}
 
 
 def _require_package(facts: Facts, name: str) -> Package:
@@ -57,13 +55,13 @@ def _is_falling_back(package: Package) -> bool:
 def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Problem]:
     cuda = require_torch_cuda(facts)
     package = _require_package(facts, "bitsandbytes")
-    shipped = require_python(facts).bitsandbytes_cuda
+    shipped = require(facts.python).bitsandbytes_cuda
     skip_if(not shipped, "the CUDA libraries of bitsandbytes were not found")
     chosen = find_bitsandbytes_library(cuda, shipped)
     if chosen.choice is LibraryChoice.EXACT:
         return
     if chosen.choice is LibraryChoice.OVERRIDE and (
-        _is_falling_back(package) or (require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", ""))
+        _is_falling_back(package) or (require(facts.python).bnb_cuda_version == chosen.cuda.replace(".", ""))
     ):
         return
     yield problem(
@@ -148,11 +146,11 @@ def _find_unmet(line: str, packages: dict[str, Package], facts: Facts) -> Packag
 def _is_applicable(requirement: Requirement, facts: Facts) -> bool:
     if requirement.marker is None:
         return True
-    system = require_system(facts)
+    system = require(facts.system)
     platform = {Platform.WINDOWS: ("Windows", "win32"), Platform.MACOS: ("Darwin", "darwin")}.get(
         system.platform, ("Linux", "linux")
     )
-    version = require_python(facts).version
+    version = require(facts.python).version
     return requirement.marker.evaluate(
         {
             "platform_system": platform[0],
@@ -236,7 +234,7 @@ def transformers_requirements_hold(facts: Facts) -> Iterator[Problem]:
 
 @check("PYT009")
 def packages_are_installed_once(facts: Facts) -> Iterator[Problem]:
-    python = require_python(facts)
+    python = require(facts.python)
     copies = sorted(require(python.copies), key=lambda copy: copy.name)
     for name, group in groupby(copies, key=lambda copy: copy.name):
         installed = tuple(group)
@@ -258,12 +256,12 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Problem]:
     # 2.28 from cp312-cp312-manylinux_2_28_x86_64; the lowest where a tag names several.
     platforms = {
         package.name: min(Release.parse(f"{major}.{minor}") for major, minor in named)
-        for package in require_python(facts).packages
+        for package in require(facts.python).packages
         if (named := re.findall(r"manylinux_(\d+)_(\d+)_", package.tag))
     }
     skip_if(not platforms, "no compiled wheel here states its C library")
     name = max(platforms, key=lambda package: platforms[package])
-    glibc = require_system(facts).glibc
+    glibc = require(facts.system).glibc
     if isinstance(glibc, Release) and glibc < platforms[name]:
         yield problem(
             "old-glibc",
@@ -277,7 +275,7 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Problem]:
 
 
 def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Problem]:
-    library = require_python(facts).libstdcxx
+    library = require(facts.python).libstdcxx
     rows = [row for row in load_tables().manylinux.platforms if row.glibc <= platform]
     if library is None or isinstance(library, Unknown) or isinstance(library.version, Unknown) or not rows:
         return
@@ -291,7 +289,7 @@ def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[
         newest=has,
         name=name,
         needed=needed,
-        installer=require_python(facts).installer,
+        installer=require(facts.python).installer,
         evidence=(f"{library.path}: libstdc++ {library.version}", f"wheel of {name}: manylinux {platform}"),
     )
 
@@ -300,7 +298,7 @@ def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[
 def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Problem]:
     cuda = require_torch_cuda(facts)
     package = _require_package(facts, "bitsandbytes")
-    python = require_python(facts)
+    python = require(facts.python)
     override = require(python.bnb_cuda_version)
     if override is None or (not override and not _is_falling_back(package)):
         raise NotApplicable("BNB_CUDA_VERSION is not set")

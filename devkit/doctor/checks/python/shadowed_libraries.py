@@ -8,7 +8,6 @@ from devkit.doctor.checks.python.packages import find_python_packages
 from devkit.doctor.model import check
 from devkit.doctor.preconditions import (
     require,
-    require_python,
     require_some,
     require_torch_cuda,
     require_visible_gpu,
@@ -51,7 +50,7 @@ def _find_wheel(facts: Facts, stem: str) -> Package | None:
 
 def _find_shadowing_libraries(facts: Facts) -> tuple[Library, ...]:
     """Libraries that come before a wheel's own and are not of the very same release."""
-    python = require_python(facts)
+    python = require(facts.python)
     libraries = python.shadowing
     if isinstance(libraries, Unknown):
         libraries = tuple(Library(path, libraries) for path in python.shadowing_libraries)
@@ -87,7 +86,7 @@ def no_library_is_shadowed(facts: Facts) -> Iterator[Problem]:
         folders=join_words(folders),
         subject=folders[0],
         evidence=(
-            f"LD_LIBRARY_PATH={':'.join(require_python(facts).ld_library_path)}",
+            f"LD_LIBRARY_PATH={':'.join(require(facts.python).ld_library_path)}",
             f"for example {_format_shadowing(facts, example)}",
         ),
     )

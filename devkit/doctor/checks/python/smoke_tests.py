@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from devkit.doctor.error_codes import find_cuda_error
 from devkit.doctor.model import Confidence, NotApplicable, check
-from devkit.doctor.preconditions import require, require_python, require_some, require_visible_gpu
+from devkit.doctor.preconditions import require, require_some, require_visible_gpu
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts
 from devkit.facts.runs import Step, StepEnd, TorchCall
@@ -68,7 +68,7 @@ def bitsandbytes_works(facts: Facts) -> Iterator[Problem]:
     steps = _require_steps(facts, "import bitsandbytes", "quantize")
     broken = next((step for step in steps if step.end in _BROKEN), None)
     if isinstance(library, str) and _PRETENDS in library:
-        cuda = require(require_python(facts).torch)
+        cuda = require(require(facts.python).torch)
         yield problem(
             "no-native-library",
             evidence=(
