@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -176,6 +176,22 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def parse_object(text: str, parse: Callable[[str], object] = parse_json) -> dict[str, Any]:
+    """Parse a text whose top level is an object. Raises ValueError for everything else."""
+    value = parse(text)
+    if not isinstance(value, dict):
+        raise ValueError("the top level is not an object")
+    return value
+
+
+def parse_object_or_empty(text: str | None, parse: Callable[[str], object] = parse_json) -> dict[str, Any]:
+    """Parse a text as `parse_object` does, to an empty object if there is none."""
+    try:
+        return parse_object(text or "", parse)
+    except ValueError:
+        return {}
 
 
 def find_toml_line(error: ValueError) -> int:

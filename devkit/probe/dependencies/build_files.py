@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import BuildNeed, SourceBuild
 from devkit.probe.dependencies.imports import parse_program
-from devkit.probe.documents import get_object, get_text, get_texts, parse_toml
+from devkit.probe.documents import get_object, get_text, get_texts, parse_object_or_empty, parse_toml
 
 SETUP_PY = "setup.py"
 PYPROJECT = "pyproject.toml"
@@ -79,11 +79,7 @@ class _Reader:
         self._headers = headers
         self._paths = paths
         self._folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
-        try:
-            document = parse_toml(files.get(PYPROJECT, ""))
-        except ValueError:
-            document = {}
-        system = get_object(document, "build-system")
+        system = get_object(parse_object_or_empty(files.get(PYPROJECT), parse_toml), "build-system")
         self._requires = get_texts(system, "requires")
         self._backend = get_text(system, "build-backend")
         names = {canonicalize_name(name[0]) for each in self._requires if (name := _REQUIREMENT.match(each))}

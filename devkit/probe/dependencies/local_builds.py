@@ -10,7 +10,7 @@ from devkit.facts.dependencies import LocalBuild
 from devkit.probe.dependencies.build_files import CMAKE, MESON, MODULE, read_source_build
 from devkit.probe.dependencies.manifests import PYPROJECT
 from devkit.probe.dependencies.setup_py import SETUP_PY
-from devkit.probe.documents import LineFinder, get_object, get_text, get_texts, parse_toml
+from devkit.probe.documents import LineFinder, get_object, get_text, get_texts, parse_object_or_empty, parse_toml
 from devkit.probe.project.files import ProjectFiles
 
 GIT_MODULES = ".gitmodules"
@@ -77,10 +77,7 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
     prefix = "" if folder == "." else f"{folder}/"
     setup = _COMMENT.sub("", files.read(f"{prefix}{SETUP_PY}", "build") or "")
     manifest = files.read(f"{prefix}{PYPROJECT}", "build") or ""
-    try:
-        document = parse_toml(manifest)
-    except ValueError:
-        document = {}
+    document = parse_object_or_empty(manifest, parse_toml)
     if not setup and "build-system" not in document:
         return None
     requires = get_texts(get_object(document, "build-system"), "requires")

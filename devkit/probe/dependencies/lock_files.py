@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.facts.dependencies import PackageRequirement, RequirementRole
 from devkit.probe.dependencies.requirements import RequirementCollector, number_lines
-from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_toml
+from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_object_or_empty, parse_toml
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _CHOICE = re.compile(r"extra\s*(==|!=)\s*'((?:extra|group|project)-\d+-[^']+)'")
@@ -74,10 +74,7 @@ def fits_uv(document: Mapping[str, Any], locked: str) -> bool:
 
     Source: `Lock::satisfies` of uv 0.9, which `uv lock --check` asks first.
     """
-    try:
-        packages = get_objects(parse_toml(locked), "package")
-    except ValueError:
-        return True
+    packages = get_objects(parse_object_or_empty(locked, parse_toml), "package")
     sources = (get_object(each, "source") for each in packages)
     own = [
         get_object(each, "metadata") for each, source in zip(packages, sources, strict=True) if "." in source.values()
@@ -113,10 +110,7 @@ def fits_poetry(document: Mapping[str, Any], locked: str) -> bool:
 
     Source: `Locker._get_content_hash` of Poetry 1.8 and 2.2.
     """
-    try:
-        written = get_text(get_object(parse_toml(locked), "metadata"), "content-hash")
-    except ValueError:
-        written = ""
+    written = get_text(get_object(parse_object_or_empty(locked, parse_toml), "metadata"), "content-hash")
     poetry, project = get_object(document, "tool", "poetry"), get_object(document, "project")
     groups = get_object(document, "dependency-groups")
     own = {key: project[key] for key in ("requires-python", "dependencies", "optional-dependencies") if key in project}

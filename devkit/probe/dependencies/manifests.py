@@ -30,6 +30,7 @@ from devkit.probe.documents import (
     get_text,
     get_texts,
     parse_json,
+    parse_object_or_empty,
     parse_toml,
 )
 from devkit.probe.project.files import ProjectFiles
@@ -135,10 +136,7 @@ def read_workspace(document: Mapping[str, Any], content: str, found: Requirement
             manifest = f"{path}/{PYPROJECT}"
             if any(fnmatch(path, each.rstrip("/")) for each in left_out) or not found.files.has(manifest):
                 continue
-            try:
-                member = parse_toml(found.files.read(manifest, "dependencies") or "")
-            except ValueError:
-                continue
+            member = parse_object_or_empty(found.files.read(manifest, "dependencies"), parse_toml)
             if "build-system" in member and get_object(member, "tool", "uv").get("package") is not False:
                 found.need_local(path, PYPROJECT, LineFinder(content).find("members"))
 

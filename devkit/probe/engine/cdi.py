@@ -6,7 +6,7 @@ from typing import Any
 
 from devkit.facts.engine import UNREADABLE_SPEC, CdiSpec
 from devkit.facts.values import Release
-from devkit.probe.documents import get_object, get_objects, get_scalar, parse_json, parse_yaml
+from devkit.probe.documents import get_object, get_objects, get_scalar, parse_json, parse_object, parse_yaml
 from devkit.probe.host import Host
 
 SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
@@ -39,11 +39,9 @@ def _read_spec(host: Host, path: str) -> CdiSpec:
     if text is None:
         return unusable(UNREADABLE_SPEC)
     try:
-        content = parse_json(text) if path.endswith(".json") else parse_yaml(text)
+        content = parse_object(text, parse_json if path.endswith(".json") else parse_yaml)
     except ValueError as error:
         return unusable(" ".join(str(error).split()))
-    if not isinstance(content, dict):
-        return unusable("the top level is not an object")
     devices = get_objects(content, "devices")
     driver = _DRIVER_LIBRARY.search(text) or _HOST_DRIVER.search(text)
     return CdiSpec(

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from devkit.facts.engine import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
 from devkit.facts.programs import ProgramFailure
@@ -10,7 +9,13 @@ from devkit.facts.values import Release, Unknown
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.attempts import find_error_lines, run_or_explain
 from devkit.probe.circumstances import MAX_SCRIPT_BYTES
-from devkit.probe.documents import get_object, get_text, parse_json, strip_url_credentials
+from devkit.probe.documents import (
+    get_object,
+    get_text,
+    parse_object,
+    parse_object_or_empty,
+    strip_url_credentials,
+)
 from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.operating_system import read_user_id
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
@@ -80,16 +85,15 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
     name = host.env.get("DOCKER_CONTEXT", "")
     chosen_by = f"DOCKER_CONTEXT={name}"
     if not name:
-        name = (
-            get_text(_read_object(host, f"{find_docker_config(host)}/config.json"), "currentContext") or DEFAULT_CONTEXT
-        )
+        settings = parse_object_or_empty(host.read(f"{find_docker_config(host)}/config.json"))
+        name = get_text(settings, "currentContext") or DEFAULT_CONTEXT
         chosen_by = f"context {name}"
     if name == DEFAULT_CONTEXT:
         return ChosenEndpoint(_default_endpoint(host), _environment_tls(host))
     import hashlib
 
     folder = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
-    meta = _read_object(host, f"{find_docker_config(host)}/contexts/meta/{folder}/meta.json")
+    meta = parse_object_or_empty(host.read(f"{find_docker_config(host)}/contexts/meta/{folder}/meta.json"))
     url = get_text(get_object(meta, "Endpoints", "docker"), "Host")
     if not url:
         says = f"the context {name!r} has no Docker endpoint" if meta else f"no Docker context is named {name!r}"
@@ -102,14 +106,6 @@ def _environment_tls(host: Host) -> str | None:
     if host.env.get("DOCKER_TLS_VERIFY") or host.env.get("DOCKER_TLS"):
         return host.env.get("DOCKER_CERT_PATH") or find_docker_config(host)
     return None
-
-
-def _read_object(host: Host, path: str) -> dict[str, Any]:
-    try:
-        content = parse_json(host.read(path) or "{}")
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _default_endpoint(host: Host) -> Endpoint:
@@ -177,11 +173,9 @@ def _docker_settings(host: Host) -> DockerSettings:
     path = f"{find_docker_config(host)}/config.json"
     text = host.read(path)
     try:
-        content = parse_json(text) if text and text.strip() else {}
+        content = parse_object(text) if text and text.strip() else {}
     except ValueError as error:
         return DockerSettings(path, format_json_error(error), (), gives_proxy=False)
-    if not isinstance(content, dict):
-        return DockerSettings(path, "the top level is not an object", (), gives_proxy=False)
     named = [("", content.get("credsStore")), *get_object(content, "credHelpers").items()]
     helpers = tuple(
         CredentialHelper(name, find_program(host, f"docker-credential-{name}"), str(registry))

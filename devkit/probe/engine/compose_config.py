@@ -18,11 +18,12 @@ from devkit.probe.documents import (
     get_texts,
     parse_env,
     parse_jsonc_tree,
+    parse_object_or_empty,
     parse_yaml,
 )
 from devkit.probe.engine.client import COMPOSE_PLUGIN, find_plugin
 from devkit.probe.engine.last_words import find_named_settings
-from devkit.probe.host import Host, ProgramResult
+from devkit.probe.host import Host
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
 from devkit.probe.project.devcontainer import LOCAL_FOLDER, find_compose_file_nodes
@@ -70,10 +71,11 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
         deadline_s=_DEADLINE_S,
         name=name,
         family="COMPOSE_",
-        works=lambda done: bool(_parse(done)),
+        # podman-compose prints YAML, of which JSON is a part.
+        works=lambda done: done.code == 0 and bool(parse_object_or_empty(done.out, parse_yaml)),
     )
     if failure is None:
-        return _parse(done), None
+        return parse_object_or_empty(done.out, parse_yaml), None
     failure = replace(failure, read_from=name)
     if not failure.works_without:
         own = (("this shell", name, value) for name, value in host.env.items() if name.startswith("COMPOSE_"))
@@ -94,16 +96,6 @@ def _list_named_files(host: Host, folder: str) -> Iterator[str]:
             name = node.text.replace(LOCAL_FOLDER, folder)
             yield from ("-f", posixpath.normpath(posixpath.join(posixpath.dirname(path), name)))
         return
-
-
-def _parse(done: ProgramResult) -> dict[str, Any]:
-    """Parse what Compose printed; empty where it failed."""
-    try:
-        # podman-compose prints YAML, of which JSON is a part.
-        config = parse_yaml(done.out) if done.code == 0 else None
-    except ValueError:
-        return {}
-    return config if isinstance(config, dict) else {}
 
 
 def _list_services(config: dict[str, Any]) -> Iterator[ResolvedService]:

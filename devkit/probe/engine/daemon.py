@@ -14,7 +14,7 @@ from devkit.probe.documents import (
     get_objects,
     get_text,
     get_texts,
-    parse_json,
+    parse_object_or_empty,
     strip_url_credentials,
 )
 from devkit.probe.engine.cdi import SPEC_FOLDERS
@@ -24,7 +24,7 @@ from devkit.probe.engine.daemon_files import find_daemon_pid, read_daemon_addres
 from devkit.probe.engine.last_words import add_settings, list_podman_settings, read_last_words
 from devkit.probe.engine.pods import find_pod_runtime
 from devkit.probe.engine.toolkit import TOOLKIT_HOOK
-from devkit.probe.host import TIMED_OUT, Host, ProgramResult
+from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, find_program_or_path, split_search_path
 
 FIRST_API_THAT_LISTS_DEVICES = Release.parse("1.50")
@@ -229,11 +229,11 @@ def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | N
         deadline_s=deadline_s,
         name="podman",
         family="CONTAINER",
-        works=lambda done: bool(_parse_info(done)),
+        works=lambda done: done.code == 0 and bool(parse_object_or_empty(done.out)),
     )
     if failure is not None:
         return add_settings(host, failure, tuple(list_podman_settings(host)))
-    info = _parse_info(done)
+    info = parse_object_or_empty(done.out)
     machine, store = get_object(info, "host"), get_object(info, "store")
     socket = get_text(get_object(machine, "remoteSocket"), "path").removeprefix("unix://")
     distribution = get_object(machine, "distribution")
@@ -263,12 +263,3 @@ def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | N
         proxy=_NO_SOCKET,
         clock_ahead_s=_NO_SOCKET,
     )
-
-
-def _parse_info(done: ProgramResult) -> dict[str, Any]:
-    """Parse what `podman info` printed; empty where it failed or is not an object."""
-    try:
-        info = parse_json(done.out) if done.code == 0 else None
-    except ValueError:
-        return {}
-    return info if isinstance(info, dict) else {}

@@ -9,7 +9,7 @@ from typing import Any
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER, DaemonFile
 from devkit.facts.values import Unknown
 from devkit.formats.jsonc import format_json_error
-from devkit.probe.documents import get_object, get_text, get_texts, parse_json
+from devkit.probe.documents import get_object, get_text, get_texts, parse_object, parse_object_or_empty
 from devkit.probe.host import Host
 from devkit.probe.machine.programs import find_program
 
@@ -44,11 +44,9 @@ def _read_daemon_file(host: Host, path: str) -> DaemonFile:
         return DaemonFile(path, "", Unknown("this user cannot read it"))
     try:
         # The daemon takes a blank file for an empty one. Source: moby/moby, getConflictFreeConfiguration.
-        content = parse_json(text.strip() or "{}")
+        content = parse_object(text.strip() or "{}")
     except ValueError as error:
         return DaemonFile(path, format_json_error(error), False)
-    if not isinstance(content, dict):
-        return DaemonFile(path, "the top level is not an object", False)
     is_systems = path == find_daemon_file(host)
     flags = read_daemon_flags(host) if is_systems else ()
     refusal = _find_missing_runtime(content, flags) or (validate_daemon_file(host, path, flags) if is_systems else "")
@@ -85,11 +83,7 @@ def validate_daemon_file(host: Host, path: str, flags: tuple[str, ...]) -> str:
 def read_daemon_settings(host: Host) -> tuple[str, dict[str, Any]]:
     """Read the path of the system daemon's settings file and its content; empty where it is not valid."""
     path = find_daemon_file(host)
-    try:
-        content = parse_json(host.read(path) or "{}")
-    except ValueError:
-        content = {}
-    return path, content if isinstance(content, dict) else {}
+    return path, parse_object_or_empty(host.read(path))
 
 
 def find_daemon_paths(host: Host) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from devkit.facts.programs import ProgramFailure
 from devkit.probe.attempts import find_error_lines, read_error
-from devkit.probe.documents import parse_toml
+from devkit.probe.documents import parse_object_or_empty, parse_toml
 from devkit.probe.engine.daemon_files import read_daemon_flags, read_daemon_settings
 from devkit.probe.host import Host
 
@@ -134,11 +134,8 @@ def _list_daemon_settings(host: Host) -> Iterator[tuple[str, str, str]]:
 def list_podman_settings(host: Host) -> Iterator[tuple[str, str, str]]:
     """Yield file, key and value of what Podman's settings files say."""
     for path in (each.replace("~", host.env.get("HOME", ""), 1) for each in _CONTAINERS_FILES):
-        text = host.read(path)
-        try:
-            content = parse_toml(text or "")
-        except ValueError:
-            continue  # what is wrong with it, Podman says
+        # What is wrong with a file, Podman says.
+        content = parse_object_or_empty(host.read(path), parse_toml)
         yield from ((path, key, value) for key, value in flatten(content))
 
 

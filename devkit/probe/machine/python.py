@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.machine import Copy, CudaFolder, Library, Package, Python, Torch
 from devkit.facts.values import Release, Unknown
-from devkit.probe.documents import get_object, get_scalar, parse_json
+from devkit.probe.documents import get_object, get_scalar, parse_object_or_empty
 from devkit.probe.host import Host
 from devkit.probe.machine.interpreter import WorkloadPython, find_workload_python, get_prefix
 from devkit.probe.machine.programs import find_program, read_library_release, split_search_path
@@ -156,11 +156,7 @@ def _has_compiler(host: Host, folder: str) -> bool:
 
 def _toolkit_release(host: Host, folder: str) -> Release | Unknown:
     """By the version file of the toolkit: JSON since CUDA 11.1, plain text before. nvcc itself is not started."""
-    try:
-        reply = parse_json(host.read(f"{folder}/version.json") or "{}")
-    except ValueError:
-        reply = {}
-    versions = reply if isinstance(reply, dict) else {}
+    versions = parse_object_or_empty(host.read(f"{folder}/version.json"))
     text = get_scalar(get_object(versions, "cuda_nvcc") or get_object(versions, "cuda"), "version")
     text = text or (host.read(f"{folder}/version.txt") or "").partition("CUDA Version ")[2]
     if not text:
