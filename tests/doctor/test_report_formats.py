@@ -263,7 +263,7 @@ def states(*outcomes):
 
 
 def test_every_check_has_a_layer():
-    assert {find_layer(check) for check in CHECKS} <= {name for name, _, _ in STACK_LAYERS}
+    assert {find_layer(check) for check in CHECKS} <= {name for name, *_ in STACK_LAYERS}
 
 
 @pytest.mark.parametrize(

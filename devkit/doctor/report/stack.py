@@ -265,51 +265,25 @@ class StackLayer:
 
 
 STACK_LAYERS = (
-    ("hardware", "Hardware", "GPUs on the PCI bus"),
-    ("windows", "WSL and Windows", "how the guest reaches the GPU"),
-    ("kernel", "Kernel driver", "the nvidia module and its device nodes"),
-    ("libraries", "NVML and libcuda", "the driver's own libraries"),
-    ("engine", "Container engine", "Docker or Podman"),
-    ("toolkit", "Container Toolkit and CDI", "how the engine exposes GPUs to containers"),
-    ("trials", "Trial containers", "whether a container starts and gets the GPUs"),
-    ("container", "Container", "what the container received"),
-    ("cuda", "CUDA", "image and wheel compared with the driver"),
-    ("python", "Python and torch", "the workload's libraries"),
-    ("project", "Project, hub and storage", "settings, models, disk space"),
+    ("hardware", "Hardware", "GPUs on the PCI bus", "GPU"),
+    ("windows", "WSL and Windows", "how the guest reaches the GPU", "WSL"),
+    ("kernel", "Kernel driver", "the nvidia module and its device nodes", "DRV"),
+    ("libraries", "NVML and libcuda", "the driver's own libraries", "DRV002 DRV003 CUD003"),
+    ("engine", "Container engine", "Docker or Podman", "ENG"),
+    ("toolkit", "Container Toolkit and CDI", "how the engine exposes GPUs to containers", "CTK CDI POD"),
+    ("trials", "Trial containers", "whether a container starts and gets the GPUs", "ENG017 ENG020 CTK013"),
+    ("container", "Container", "what the container received", "CON MEM NET"),
+    ("cuda", "CUDA", "image and wheel compared with the driver", "CUD"),
+    ("python", "Python and torch", "the workload's libraries", "PYT"),
+    ("project", "Project, hub and storage", "settings, models, disk space", "PRJ HUB STO"),
 )
-"""From the hardware up: name, title, description."""
-
-_LAYER_OF_PREFIX = {
-    "GPU": "hardware",
-    "DRV": "kernel",
-    "WSL": "windows",
-    "ENG": "engine",
-    "CTK": "toolkit",
-    "CDI": "toolkit",
-    "POD": "toolkit",
-    "CON": "container",
-    "MEM": "container",
-    "NET": "container",
-    "CUD": "cuda",
-    "PYT": "python",
-    "PRJ": "project",
-    "HUB": "project",
-    "STO": "project",
-}
-_LAYER_OF_CODE = {
-    "ENG017": "trials",
-    "ENG020": "trials",
-    "CTK013": "trials",
-    "DRV002": "libraries",
-    "DRV003": "libraries",
-    "CUD003": "libraries",
-}
-"""Checks of a different layer than their prefix."""
+"""From the hardware up: name, title, description, and the prefixes or codes of its checks, of which a code counts first."""
+_LAYERS = {code: name for name, _, _, codes in STACK_LAYERS for code in codes.split()}
 
 
 def find_layer(check: Check) -> str:
     """Find the name of the layer that a check looks at."""
-    return _LAYER_OF_CODE.get(check.code) or _LAYER_OF_PREFIX[check.code[:3]]
+    return _LAYERS.get(check.code) or _LAYERS[check.code[:3]]
 
 
 def build_stack(facts: Facts, report: Report) -> tuple[StackLayer, ...]:
@@ -317,7 +291,7 @@ def build_stack(facts: Facts, report: Report) -> tuple[StackLayer, ...]:
     platform = facts.system.platform if isinstance(facts.system, System) else None
     has_windows = isinstance(facts.wsl, Wsl) or platform in (Platform.WSL2, Platform.WSL1, Platform.WINDOWS)
     layers = []
-    for name, title, about in STACK_LAYERS:
+    for name, title, about, _ in STACK_LAYERS:
         if name == "windows" and not has_windows:
             continue
         findings = [shown for shown in report.findings if find_layer(shown.check) == name]
