@@ -122,7 +122,7 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Problem]:
     if version >= floor:
         return
     for spec in specs:
-        if not spec.error and _is_070(spec):
+        if not spec.error and (named := Release.find(spec.cdi_version)) and named >= _CDI_0_7_0:
             yield problem(
                 "too-new",
                 severity=None if program == "podman" else Severity.WARNING,
@@ -133,13 +133,6 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Problem]:
                 floor=floor,
                 evidence=(f"{spec.path}: cdiVersion {spec.cdi_version}", f"{program} {version}"),
             )
-
-
-def _is_070(spec: CdiSpec) -> bool:
-    try:
-        return Release.parse(spec.cdi_version) >= _CDI_0_7_0
-    except ValueError:
-        return False
 
 
 @check("CDI003", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))

@@ -40,16 +40,12 @@ _OVERLAYS = ("overlay", "fuse.fuse-overlayfs", "aufs")
 _WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 
-def _directories(facts: Facts) -> tuple[Directory, ...]:
-    return require(facts.storage).directories
-
-
 _NEEDED_BYTES = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
 
 
 @check("STO001")
 def hub_cache_is_writable(facts: Facts) -> Iterator[Problem]:
-    caches = [directory for directory in _directories(facts) if directory.purpose == _HUB_CACHE]
+    caches = [directory for directory in require(facts.storage).directories if directory.purpose == _HUB_CACHE]
     skip_if(not caches, "no hub cache is set: HOME and HF_HOME are missing")
     user = require(facts.storage).uid
     for cache in caches:
@@ -70,7 +66,7 @@ def _list_judged(facts: Facts) -> tuple[Directory, ...]:
     here = isinstance(engine, Engine) and engine.kind is not EngineKind.DOCKER_DESKTOP and not is_in_container(facts)
     return tuple(
         directory
-        for directory in _directories(facts)
+        for directory in require(facts.storage).directories
         if directory.purpose != _ENGINE_DATA or (here and directory.exists)
     )
 
@@ -97,7 +93,7 @@ def disk_space_suffices(facts: Facts) -> Iterator[Problem]:
 @check("STO003")
 def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Problem]:
     skip_if(not is_in_wsl(facts), "this is not WSL")
-    for directory in _directories(facts):
+    for directory in require(facts.storage).directories:
         if directory.file_system not in _WINDOWS_FILE_SYSTEMS:
             continue
         path, evidence = directory.path, (f"{directory.path}: file system {directory.file_system}",)
@@ -130,7 +126,7 @@ def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
     skip_if(not is_in_container(facts), "this is not a container")
     if isinstance(facts.container, Container) and facts.container.kind in ("lxc", "flatpak"):
         raise NotApplicable("this container keeps its files")
-    directories = _directories(facts)
+    directories = require(facts.storage).directories
     works_in_mount = any(one.purpose == _WORKSPACE and one.file_system not in ("", *_OVERLAYS) for one in directories)
     for cache in directories:
         if cache.purpose == _HUB_CACHE and cache.is_writable and cache.file_system in _OVERLAYS:
@@ -154,7 +150,9 @@ def system_folders_can_be_read(facts: Facts) -> Iterator[Problem]:
 @check("STO008", require_nvidia_gpu)
 def folders_hold_what_runs_there(facts: Facts) -> Iterator[Problem]:
     for directory in _list_judged(facts):
-        path, purpose, evidence = directory.path, directory.purpose, _show_file_system(directory)
+        path, purpose = directory.path, directory.purpose
+        options = "" if directory.allows_programs is not False else ", mounted noexec"
+        evidence = (f"{path} on {directory.file_system or 'an unknown file system'}{options}",)
         if purpose == _TEMPORARY and not directory.exists:
             yield problem("no-temporary-folder", path=path, evidence=(f"{path}: not there",))
         elif purpose == _TEMPORARY and not directory.is_writable:
@@ -163,8 +161,3 @@ def folders_hold_what_runs_there(facts: Facts) -> Iterator[Problem]:
             yield problem("no-layers", path=path, system=directory.file_system, evidence=evidence)
         elif purpose in (_ENGINE_DATA, _WORKSPACE) and directory.allows_programs is False:
             yield problem("no-programs", path=path, purpose=purpose, evidence=evidence)
-
-
-def _show_file_system(directory: Directory) -> tuple[str, ...]:
-    options = "" if directory.allows_programs is not False else ", mounted noexec"
-    return (f"{directory.path} on {directory.file_system or 'an unknown file system'}{options}",)

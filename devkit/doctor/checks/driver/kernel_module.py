@@ -48,25 +48,18 @@ OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
 
 @check("DRV001", causes=NEEDS_DRIVER_CODES)
 def driver_loaded(facts: Facts) -> Iterator[Problem]:
-    if found := _find_libraries_without_gpu(facts):
-        yield found
+    failure = facts.nvml if isinstance(facts.nvml, NvmlFailure) and not is_in_wsl(facts) else None
+    is_bare = isinstance(facts.driver, Driver) and facts.driver.loaded is None and facts.driver.pci_gpus == ()
+    if failure and failure.code == NVML_DRIVER_NOT_LOADED and is_bare:
+        # Leftover packages, or a GPU that is not visible.
+        returned = f"{failure.call} returned {failure.code}: {failure.message}"
+        yield problem("libraries-alone", evidence=(returned, "no NVIDIA function on PCI"))
         return
     driver = require_driver(facts)
     if require(driver.loaded) is None:
         if isinstance(driver.pci_gpus, Unknown) or not driver.pci_gpus:
             raise NotApplicable("NVML reports a GPU that is not on this PCI bus")
         yield _find_cause(facts, driver, driver.pci_gpus)
-
-
-def _find_libraries_without_gpu(facts: Facts) -> Problem | None:
-    """Find a missing driver without a GPU on the bus: leftover packages, or a GPU that is not visible."""
-    if is_in_wsl(facts) or not isinstance(facts.nvml, NvmlFailure) or facts.nvml.code != NVML_DRIVER_NOT_LOADED:
-        return None
-    driver = facts.driver
-    if isinstance(driver, Unknown) or driver.loaded is not None or driver.pci_gpus != ():
-        return None
-    returned = f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}"
-    return problem("libraries-alone", evidence=(returned, "no NVIDIA function on PCI"))
 
 
 def _find_cause(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Problem:
@@ -81,20 +74,16 @@ def _find_cause(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Probl
         if any(gpu.kernel_driver == "nouveau" for gpu in gpus):
             return problem("held-by-nouveau", release=driver.on_disk, evidence=evidence)
         refused = find_driver_lines(facts, *_REFUSED)
-        if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
+        # The key is enrolled, or one that the distribution's own kernel carries.
+        by_vendor = isinstance(driver.module_signer, str) and driver.module_signer.startswith(_VENDOR_SIGNERS)
+        is_trusted = driver.signer_is_enrolled is True or by_vendor
+        if refused or (driver.secure_boot is True and not is_trusted):
             return _find_signature_fault(driver, (*evidence, *refused[:MAX_LOG_LINES]))
         unfit = find_driver_lines(facts, *_UNFIT)[:MAX_LOG_LINES]
         return problem("not-loaded", release=driver.on_disk, evidence=(*evidence, *unfit))
     if driver.dkms_state in _UNFINISHED or isinstance(driver.libnvidia_ml, Release):
         return _find_build_fault(facts, driver, seen)
     return problem("not-installed", evidence=(*seen, "no nvidia module for this kernel", "no libnvidia-ml.so.1"))
-
-
-def _signature_is_trusted(driver: Driver) -> bool:
-    """Say if the key is enrolled, or one that the distribution's own kernel carries."""
-    signer = driver.module_signer
-    by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
-    return driver.signer_is_enrolled is True or by_vendor
 
 
 def _find_signature_fault(driver: Driver, evidence: tuple[str, ...]) -> Problem:

@@ -24,7 +24,7 @@ from devkit.doctor.preconditions import (
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.program_failures import report_failure
 from devkit.facts.engine import Engine
-from devkit.facts.gpu import Driver, NvmlEnd, NvmlFailure
+from devkit.facts.gpu import NvmlEnd, NvmlFailure
 from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 
@@ -48,23 +48,18 @@ def libraries_match_module(facts: Facts) -> Iterator[Problem]:
         if versions[0] == versions[1]:
             return
     said = [f"{failure.call} returned {failure.code}: {failure.message}"] if failure else []
+    rebooted = "not known"
     if driver is not None and driver.upgraded_packages:
         said.append(f"package log: {driver.upgraded_packages[-1]}")
-    rebooted = "since the upgrade" if driver is not None and _is_rebooted_since_upgrade(driver) else "not known"
+        # Logs are in local time, so that a day is certain.
+        running_s = compute_seconds_between(driver.upgraded_packages[-1], str(driver.booted_at))
+        rebooted = "since the upgrade" if running_s is not None and running_s > DAY_S else rebooted
     if versions is None:
         yield problem("other-version", rebooted=rebooted, evidence=said)
         return
     module, library = versions
     evidence = (f"/sys/module/nvidia/version: {module}", f"libnvidia-ml.so.{library}", *said)
     yield problem("two-versions", module=module, library=library, rebooted=rebooted, evidence=evidence)
-
-
-def _is_rebooted_since_upgrade(driver: Driver) -> bool:
-    """Say if the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
-    if isinstance(driver.booted_at, Unknown) or not driver.upgraded_packages:
-        return False
-    running_s = compute_seconds_between(driver.upgraded_packages[-1], driver.booted_at)
-    return running_s is not None and running_s > DAY_S
 
 
 @check(

@@ -74,20 +74,16 @@ def _name_cause_of_silence(facts: Facts, failure: EngineFailure) -> str:
     is_default = failure.endpoint.chosen_by == "default"
     if not is_default and not any(place in failure.endpoint.url for place in _ENGINE_SOCKETS):
         return "points-nowhere"
-    docker = facts.clients.named("docker") if isinstance(facts.clients, Clients) else None
+    clients = facts.clients if isinstance(facts.clients, Clients) else Clients(())
+    docker = clients.named("docker")
     # Docker Desktop leaves a script on Windows's PATH for those who lack the docker command.
     if is_in_wsl(facts) and docker is not None and "/Program Files/Docker/" in docker.path:
         return "wsl-1" if find_platform(facts) is Platform.WSL1 else "no-wsl-integration"
-    if is_default and _has_client_alone(facts):
+    # Where Docker Desktop serves WSL, the docker command without a daemon is its normal state.
+    has_no_engine = clients.engine_programs == () and clients.named("podman") is None
+    if is_default and has_no_engine and find_platform(facts) is Platform.LINUX:
         return "client-alone"
     return "listens-elsewhere" if failure.listens_on else "not-running"
-
-
-def _has_client_alone(facts: Facts) -> bool:
-    """Say if this Linux has the docker command and no daemon; where Docker Desktop serves WSL, that is its normal state."""
-    if find_platform(facts) is not Platform.LINUX or isinstance(facts.clients, Unknown):
-        return False
-    return facts.clients.engine_programs == () and facts.clients.named("podman") is None
 
 
 def name_choice(endpoint: Endpoint) -> str:

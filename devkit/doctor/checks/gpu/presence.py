@@ -126,10 +126,13 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Problem]:
         if gpu.kernel_driver in ("nvidia", "") and not isinstance(find_gpu_at(facts, gpu.address), Gpu)
     ]
     missing = [(gpu, 0) for gpu, size in gpus if size == 0]
+    # A start that fails for a reason that another check knows is not for want of a window.
+    known = (*LEGACY_GPU_LINES, *FIRMWARE_MISSING_LINES, *FIRMWARE_FAILURE_LINES, OPEN_MODULE_LINE)
+    is_open = has_missing_gpus(facts) and not find_driver_lines(facts, *known)
     small = [
         (gpu, size)
         for gpu, size in gpus
-        if isinstance(size, int) and 0 < size <= SMALL_WINDOW_BYTES and _is_not_started(facts, gpu)
+        if is_open and isinstance(size, int) and 0 < size <= SMALL_WINDOW_BYTES and _find_bar1_lines(facts, gpu)
     ]
     for gpu, size in missing or small:
         yield problem(
@@ -138,17 +141,6 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Problem]:
             size=format_bytes(size),
             evidence=(f"{gpu.address}/resource: BAR 1 has {size} B", *_find_bar1_lines(facts, gpu)[:MAX_LOG_LINES]),
         )
-
-
-def _is_not_started(facts: Facts, gpu: PciGpu) -> bool:
-    """Say if the log names this GPU's failed start for want of a window, or of no reason that another check knows."""
-    if not has_missing_gpus(facts) or find_driver_lines(
-        facts, *LEGACY_GPU_LINES, *FIRMWARE_MISSING_LINES, *FIRMWARE_FAILURE_LINES
-    ):
-        return False
-    if find_driver_lines(facts, OPEN_MODULE_LINE):
-        return False
-    return bool(_find_bar1_lines(facts, gpu))
 
 
 def _find_bar1_lines(facts: Facts, gpu: PciGpu) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.project.containers import ProjectContainer, require_project, require_project_containers
+from devkit.doctor.checks.project.containers import require_project, require_project_containers
 from devkit.doctor.model import Location, NotApplicable, Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require_some, skip_if
 from devkit.doctor.problems import Problem, problem
@@ -198,16 +198,10 @@ def main_list_is_installed(facts: Facts) -> Iterator[Problem]:
         path = "" if isinstance(project.main_list, Unknown) else project.main_list
         if container.dev is None or not path or image is None or not _BARE_IMAGE.search(image.value):
             continue
-        programs = _list_programs(container)
         names_files = any(install.files for install in container.installs)
-        if programs is None or programs - _READ_PROGRAMS or names_files:
+        # Facts of another devkit may lack the programs that the image's and its own commands run.
+        listed = (*(stage.programs for stage in container.image_stages), container.dev.programs)
+        if names_files or any(isinstance(each, Unknown) or set(each) - _READ_PROGRAMS for each in listed):
             continue
         evidence = (f"{path}: named by no command", f"{image.path}: {image.value}")
         yield problem("nothing", found_at=container.location, evidence=evidence, container=container.name, path=path)
-
-
-def _list_programs(container: ProjectContainer) -> set[str] | None:
-    """List the programs that its image's and its own commands run; None where facts of another devkit lack them."""
-    listed = [*(stage.programs for stage in container.image_stages), container.dev.programs if container.dev else ()]
-    known = [each for each in listed if not isinstance(each, Unknown)]
-    return {name for each in known for name in each} if len(known) == len(listed) else None

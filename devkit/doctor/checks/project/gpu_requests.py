@@ -303,17 +303,10 @@ def _optional_gpu_repairs(dev: DevContainer) -> tuple[Repair, ...]:
     return (*removal, Repair(RepairKind.SET, dev.path, ("hostRequirements", "gpu"), '"optional"'))
 
 
-def _require_services(facts: Facts) -> tuple[Service, ...]:
-    services = tuple(
-        container.service for container in require_project_containers(facts) if container.service is not None
-    )
-    skip_if(not services, "the project has no Compose file")
-    return services
-
-
 @check("PRJ012", causes=("PRJ005",))
 def compose_supports_request_form(facts: Facts) -> Iterator[Problem]:
-    services = _require_services(facts)
+    services = [each.service for each in require_project_containers(facts) if each.service is not None]
+    skip_if(not services, "the project has no Compose file")
     if not any(service.requests for service in services):
         return
     compose = require_some(facts.compose, "no Compose plugin is installed for a comparison")

@@ -161,21 +161,15 @@ def image_has_compiler(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ024")
 def build_names_index(facts: Facts) -> Iterator[Problem]:
-    for container, install in _list_installs(facts):
+    places: dict[tuple[str, int], tuple[ProjectContainer, Install]] = {}
+    for container in require_project_containers(facts):
+        for install in container.installs:
+            places.setdefault((install.path, install.line), (container, install))
+    for container, install in places.values():
         by_variable = container.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
         is_built = any(install in stage.installs for stage in container.stages)
         if is_built and (install.backend == "auto" or by_variable):
             yield problem("automatic-backend", found_at=install, evidence=(cite(install, "torch backend auto"),))
-
-
-def _list_installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
-    """Each installation of the Dockerfiles once."""
-    seen: set[tuple[str, int]] = set()
-    for container in require_project_containers(facts):
-        for install in container.installs:
-            if (install.path, install.line) not in seen:
-                seen.add((install.path, install.line))
-                yield container, install
 
 
 @check("PRJ025")
@@ -183,19 +177,17 @@ def build_needs_no_gpu(facts: Facts) -> Iterator[Problem]:
     seen: set[str] = set()
     for container in require_project_containers(facts):
         for stage in container.stages:
-            for found in (*_find_gpu_uses(stage), *_find_extensions(container, stage)):
+            for found in _find_gpu_needs(container, stage):
                 if found.subject not in seen:
                     seen.add(found.subject)
                     yield found
 
 
-def _find_gpu_uses(stage: Stage) -> Iterator[Problem]:
+def _find_gpu_needs(container: ProjectContainer, stage: Stage) -> Iterator[Problem]:
+    """Find commands that use a GPU, and extensions that are built for the GPU that is there."""
     for use in stage.gpu_uses:
         name = "gpu-printed" if "printed" in use.name else "gpu-used"
         yield problem(name, found_at=use, evidence=(cite(use, use.value),), program=use.name.partition(",")[0])
-
-
-def _find_extensions(container: ProjectContainer, stage: Stage) -> Iterator[Problem]:
     if container.value("TORCH_CUDA_ARCH_LIST") or any(one.name == "TORCH_CUDA_ARCH_LIST" for one in stage.variables):
         return
     for install in stage.installs:

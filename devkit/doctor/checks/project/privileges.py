@@ -182,7 +182,11 @@ def user_may_write_workspace(facts: Facts) -> Iterator[Problem]:
         return
     for container in require_project_containers(facts):
         user = container.user
-        if container.dev is None or user is None or not _mounts_workspace(container):
+        if container.dev is None or user is None:
+            continue
+        by_compose = any(one.kind == "bind" and one.source.rstrip("/") in (".", "..") for one in container.mounts)
+        by_tool = all(key.name != "workspaceMount" for key in container.dev.keys)
+        if not (by_compose if container.is_compose else by_tool):
             continue
         if container.build is not None and any("uid" in argument.name.lower() for argument in container.build.args):
             continue  # who starts the build gives the number
@@ -203,12 +207,6 @@ def user_may_write_workspace(facts: Facts) -> Iterator[Problem]:
             owner_is="root" if folder.owner_uid == 0 else "other",
             number=uid,
         )
-
-
-def _mounts_workspace(container: ProjectContainer) -> bool:
-    if container.is_compose:
-        return any(mount.kind == "bind" and mount.source.rstrip("/") in (".", "..") for mount in container.mounts)
-    return container.dev is not None and all(key.name != "workspaceMount" for key in container.dev.keys)
 
 
 def is_root_image(image: str) -> bool:

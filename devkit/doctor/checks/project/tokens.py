@@ -7,7 +7,7 @@ from devkit.doctor.checks.project.containers import ProjectContainer, require_pr
 from devkit.doctor.model import check
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts
-from devkit.facts.project import Origin, Setting, Variable
+from devkit.facts.project import Origin, Setting
 from devkit.facts.runs import Hub
 
 _OF_BUILD = ("ARG", "ENV", "build argument")
@@ -28,26 +28,22 @@ def _find_in_container(container: ProjectContainer) -> Iterator[Problem]:
     of_file = container.dockerfile.arguments if container.dockerfile else ()
     of_run = tuple(one for one in container.variables if one.place not in _OF_BUILD)
     for variable in (*of_file, *of_stages, *arguments, *of_run):
-        yield from _find_variable_problem(variable)
+        place = Setting(variable.place, variable.name, variable.path, variable.line)
+        values: dict[str, Any] = {"variable": variable.name, "path": variable.path, "place": variable.place}
+        if variable.holds_token:
+            yield problem("plain-text", found_at=place, **values)
+        elif not variable.names_secret or (variable.origin is Origin.EMPTY and variable.place != "ARG"):
+            continue
+        elif variable.place in _OF_BUILD:
+            how = variable.place if variable.place in ("ARG", "ENV") else "a build argument"
+            yield problem("in-history", found_at=place, how=how, **values)
+        elif variable.origin is Origin.LITERAL and _is_token_name(variable.name):
+            yield problem("readable", found_at=place, **values)
     for stage in container.stages:
         for copied in stage.secret_files:
             yield problem("copied", found_at=copied, instruction=copied.name, file=copied.value)
         for command in stage.tokens_in_commands:
             yield problem("in-command", found_at=command)
-
-
-def _find_variable_problem(variable: Variable) -> Iterator[Problem]:
-    place = Setting(variable.place, variable.name, variable.path, variable.line)
-    values: dict[str, Any] = {"variable": variable.name, "path": variable.path, "place": variable.place}
-    if variable.holds_token:
-        yield problem("plain-text", found_at=place, **values)
-    elif not variable.names_secret or (variable.origin is Origin.EMPTY and variable.place != "ARG"):
-        return
-    elif variable.place in _OF_BUILD:
-        how = variable.place if variable.place in ("ARG", "ENV") else "a build argument"
-        yield problem("in-history", found_at=place, how=how, **values)
-    elif variable.origin is Origin.LITERAL and _is_token_name(variable.name):
-        yield problem("readable", found_at=place, **values)
 
 
 def _is_token_name(name: str) -> bool:

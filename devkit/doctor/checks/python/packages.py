@@ -15,6 +15,7 @@ from devkit.compat.wheels import find_foreign_wheels
 from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import (
     require,
+    require_some,
     require_torch,
     require_torch_cuda,
     skip_if,
@@ -37,10 +38,7 @@ def find_python_packages(facts: Facts) -> dict[str, Package]:
 
 
 def _require_package(facts: Facts, name: str) -> Package:
-    package = find_python_packages(facts).get(name)
-    if package is None:
-        raise NotApplicable(f"{name} is not installed in this Python")
-    return package
+    return require_some(find_python_packages(facts).get(name), f"{name} is not installed in this Python")
 
 
 def _is_falling_back(package: Package) -> bool:
