@@ -150,11 +150,12 @@ def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Matc
     telling = [match for match in errors if not match.refers]
     referring = [match for match in errors if telling and match not in telling]
     errors = telling or errors
-    in_field = [
-        *referring,
-        *(match for family, match in found if family.is_consequence and _is_in_field(family, match, words)),
-    ]
-    return _chain(_follow(errors), words), in_field, rivals
+    for family, match in found:
+        # Of what programs of any field report, the words around it have to be of this one.
+        around = words.lowered[max(0, match.position - NEAR) : _find_end(match) + NEAR]
+        if family.is_consequence and (not (family.is_general and family.is_common) or is_about_gpus(around)):
+            referring.append(match)
+    return _chain(_follow(errors), words), referring, rivals
 
 
 def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
@@ -207,11 +208,13 @@ def _follow(errors: list[Match]) -> list[Match]:
 
     A less severe or less sure error never explains another one.
     """
+    from devkit.doctor.checks.loader import load_check
+
     by_code = {match.code: match for match in errors if match.code}
 
     def find_root(match: Match) -> str | None:
         for code, other in by_code.items():
-            if other is not match and match.code in _find_consequences(code) and _rank(other) <= _rank(match):
+            if other is not match and match.code in load_check(code).causes and _rank(other) <= _rank(match):
                 return find_root(other) or code
         return None
 
@@ -225,7 +228,9 @@ def _put_in_order(errors: list[Match], reports: list[Match], words: Words) -> tu
         after = sorted((each for each in reports if each.line >= first.line), key=lambda each: each.line)
         following = tuple(Consequence(each.matched, each.line or None, each.family) for each in after)
         return [replace(first, consequences=(*first.consequences, *following)), *others], []
-    if not errors and _names_first_error(reports, words):
+    # The error that reports only follow from may be above them, in a line that no row knows.
+    before = min((each.line for each in reports if each.confidence is not Confidence.CERTAIN), default=0)
+    if not errors and before > 1 and find_first_error(words, before=before):
         return [], reports
     # Of lines that only report a failure, one that a check looks for says most, then what any program may meet, such as a
     # connection that breaks, and the first is nearest to the cause.
@@ -260,18 +265,6 @@ def _describe_rest(
     return TextAnswer((), unknown, () if unknown.is_healthy else _list_nearest(weak, words.lowered))
 
 
-def _names_first_error(reports: list[Match], words: Words) -> bool:
-    """Say if the error that reports only follow from is above them, in a line that no row knows."""
-    first = min((each.line for each in reports if each.confidence is not Confidence.CERTAIN), default=0)
-    return first > 1 and find_first_error(words, before=first) is not None
-
-
-def _is_in_field(family: Family, match: Match, words: Words) -> bool:
-    """Say if the words around what programs of any field report are of this one."""
-    around = words.lowered[max(0, match.position - NEAR) : _find_end(match) + NEAR]
-    return not (family.is_general and family.is_common) or is_about_gpus(around)
-
-
 def _find_weak(matches: list[Match], words: Words) -> tuple[Match, ...]:
     """Return the errors of any field that a program of another one reports; a lone line is asked about."""
     if len(words.starts) == 1:
@@ -298,12 +291,6 @@ def _judge_certainty(matches: list[Match]) -> list[Match]:
 def _is_of_same_error(one: Match, other: Match) -> bool:
     gap = max(one.position, other.position) - min(_find_end(one), _find_end(other))
     return gap < NEAR and one.source == other.source
-
-
-def _find_consequences(code: str) -> tuple[str, ...]:
-    from devkit.doctor.checks.loader import load_check
-
-    return load_check(code).causes
 
 
 def _find_end(match: Match) -> int:

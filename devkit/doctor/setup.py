@@ -32,8 +32,9 @@ def plan_setup(facts: Facts, report: Report) -> Setup:
     if has_nvidia_gpu(facts) is False:
         return Setup(("this machine has no NVIDIA GPU, so it needs no driver or Container Toolkit",), ())
     ready, steps = [], []
+    driver = f"driver {facts.nvml.driver}" if isinstance(facts.nvml, NvmlAnswer) else ""
     parts = (
-        (("DRV", "WSL"), _describe_driver(facts), tuple(_install("install-driver", facts, wanted="for its GPU"))),
+        (("DRV", "WSL"), driver, tuple(_install("install-driver", facts, wanted="for its GPU"))),
         (("ENG",), _describe_engine(facts), tuple(_install("install-engine", facts))),
         (("CTK", "CDI"), _describe_toolkit(facts), tuple(_install("install-toolkit", facts))),
     )
@@ -49,11 +50,10 @@ def plan_setup(facts: Facts, report: Report) -> Setup:
             ready.append(description)
         else:
             steps += installation
-    return Setup(tuple(ready), (*steps, _try_it(facts)))
-
-
-def _describe_driver(facts: Facts) -> str:
-    return f"driver {facts.nvml.driver}" if isinstance(facts.nvml, NvmlAnswer) else ""
+    is_podman = isinstance(facts.engine, Engine) and facts.engine.kind is EngineKind.PODMAN
+    run = "podman run --rm --device nvidia.com/gpu=all" if is_podman else "docker run --rm --gpus all"
+    trial = Fix("Try it.", (f"{run} ubuntu nvidia-smi", "devkit doctor"), where=find_host_side(facts))
+    return Setup(tuple(ready), (*steps, trial))
 
 
 def _describe_engine(facts: Facts) -> str:
@@ -75,9 +75,3 @@ def _install(name: str, facts: Facts, **values: str) -> Iterator[Fix]:
     fix = render_fix(decode_fix_rows(name), values, facts)
     if name == "install-driver" or find_host_side(facts) is not Side.WINDOWS:
         yield fix
-
-
-def _try_it(facts: Facts) -> Fix:
-    is_podman = isinstance(facts.engine, Engine) and facts.engine.kind is EngineKind.PODMAN
-    run = "podman run --rm --device nvidia.com/gpu=all" if is_podman else "docker run --rm --gpus all"
-    return Fix("Try it.", (f"{run} ubuntu nvidia-smi", "devkit doctor"), where=find_host_side(facts))

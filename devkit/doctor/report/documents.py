@@ -21,7 +21,7 @@ from devkit.doctor.model import (
 )
 from devkit.doctor.problems import group_problems, show_commands
 from devkit.doctor.signatures.catalog import PREFIXES, find_covered_failures, find_symptoms
-from devkit.doctor.signatures.model import Cause, Consequence, Match
+from devkit.doctor.signatures.model import Consequence, Match
 from devkit.doctor.signatures.nearest import Nearest
 from devkit.doctor.signatures.unknown import Unknown
 from devkit.formats.documents import MAY_LACK, Json, Line, build_from, encode
@@ -207,13 +207,17 @@ class ExplainDocument:
 
 def build_report_document(report: "Report", layers: "Iterable[StackLayer]") -> Json:
     """Build the document of a report."""
+    shown = []
+    for layer in layers:
+        readings = tuple(build_from(ReadingDocument, each) for each in layer.readings)
+        shown.append(build_from(LayerDocument, layer, state=layer.state.name.lower(), readings=readings))
     document: Json = encode(
         build_from(
             DoctorDocument,
             report,
             data_as_of=report.data_as_of or None,
             verdict=report.health.value,
-            layers=tuple(_build_layer(layer) for layer in layers),
+            layers=tuple(shown),
             outcomes=tuple(map(_build_outcome, report.outcomes)),
         )
     )
@@ -271,11 +275,6 @@ def _build_check(check: Check, **more: Any) -> CheckDocument:  # noqa: ANN401 - 
     )
 
 
-def _build_layer(layer: "StackLayer") -> LayerDocument:
-    readings = tuple(build_from(ReadingDocument, each) for each in layer.readings)
-    return build_from(LayerDocument, layer, state=layer.state.name.lower(), readings=readings)
-
-
 def _build_outcome(outcome: Outcome) -> OutcomeDocument:
     verdict, code = outcome.verdict, outcome.check.code
     found = verdict.findings if isinstance(verdict, Found) else ()
@@ -305,10 +304,9 @@ def _build_match(match: Match) -> MatchDocument:
         source=match.source or None,
         fix=_build_fix(match.fix, match.code),
         family=match.family or None,
-        alternatives=tuple(map(_build_cause, match.alternatives)),
+        alternatives=tuple(
+            build_from(CauseDocument, cause, code=cause.code or None, fix=_build_fix(cause.fix, cause.code))
+            for cause in match.alternatives
+        ),
         question=match.question or None,
     )
-
-
-def _build_cause(cause: Cause) -> CauseDocument:
-    return build_from(CauseDocument, cause, code=cause.code or None, fix=_build_fix(cause.fix, cause.code))

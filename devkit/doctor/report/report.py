@@ -134,15 +134,7 @@ class Report:
 
     def following(self, code: str) -> tuple[ReportedFinding, ...]:
         """The findings that follow from the check `code`."""
-        return tuple(self._followers.get(code, ()))
-
-    @cached_property
-    def _followers(self) -> dict[str | None, list[ReportedFinding]]:
-        """The findings by the code of the check that they follow from."""
-        followers: dict[str | None, list[ReportedFinding]] = {}
-        for shown in self.findings:
-            followers.setdefault(shown.finding.follows_from, []).append(shown)
-        return followers
+        return tuple(shown for shown in self.findings if shown.finding.follows_from == code)
 
     def to_document(self, layers: "Iterable[StackLayer]" = ()) -> dict[str, Any]:
         """Return the document of `--json`; its fields are a contract."""

@@ -2,9 +2,7 @@
 
 import re
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-from devkit.compat.specifiers import canonicalize_name
+from devkit.compat.specifiers import canonicalize_name, satisfies
 from devkit.doctor.model import Confidence, Fix, Severity, Side
 from devkit.doctor.signatures.library_changes import load_distributions
 from devkit.doctor.signatures.log_text import NEAR, Words, is_about_gpus
@@ -42,7 +40,7 @@ def read_advice(text: Words, facts: TextFacts) -> Match | None:
             fix = Fix(f"Follow the advice in the message: {advice[:MAX_SHOWN].rstrip('. ')}.", (), Side.PROJECT)
         if needed and (package := _name_package(needed["package"])):
             bound, version = f"{needed['bound']}{needed['version']}", facts.find_version(package)
-            if version and _meets(version, bound):
+            if version and satisfies(version, bound):
                 continue
             cause += f"; the text has {package} {version}" if version else ""
             fix = Fix(f"Install {package}{bound}.", (f"pip install '{package}{bound}'",), Side.CONTAINER)
@@ -67,10 +65,3 @@ def _name_package(name: str) -> str:
     """Return the package of a name in a message, "" for what the tables do not know."""
     package = {"pytorch": "torch"}.get(name.lower(), canonicalize_name(name))
     return package if package in load_distributions().values() else ""
-
-
-def _meets(version: str, bound: str) -> bool:
-    try:
-        return SpecifierSet(bound).contains(version.partition("+")[0], prereleases=True)
-    except InvalidSpecifier:
-        return False

@@ -90,11 +90,15 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
     library = module.partition(".")[0]
     library = _ALIASES.get(library, library)
     frames = list_packages(text.shown[:position])
-    if frames and frames[-1] and frames[-1] == _name_source(captures, text, position):
-        own = frames[-1].replace("_", "-")
+    # The package that the name was to be imported from, "" for other errors.
+    imported = _NAMED_MODULE.match(text.shown, position)
+    source = imported[1] if imported else ""
+    is_public = captures.get("thing", "_").lstrip("_") == captures.get("thing")
+    if source and is_public and frames[-1:] == [source]:
+        own = source.replace("_", "-")
         return {"change": "mixed", "library": own, "caller": own, "what": captures["thing"]}
-    if not module and _is_of_known_library(text, position):
-        return {"change": "unknown", "caller": OWN_CODE}
+    if source and not module and f"\n{_ALIASES.get(source, source)} " in _load_changes():
+        return {"change": "unknown", "caller": OWN_CODE}  # its releases are known, so it is not another library's
     is_name_error = text.lowered.startswith("name '", position)
     for words, is_sure in _list_names(captures):
         found = [each for each in find_changes(words) if library in ("", each.library)]
@@ -110,18 +114,6 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
             is_called = "count" in captures and frames[-1:] == [found[0].library]
             return changes | ({"change": "called"} if is_called else {})
     return {"change": "unknown", "caller": _name_caller(frames, library)}
-
-
-def _name_source(captures: Mapping[str, str], text: Words, position: int) -> str:
-    """Return the package that a name was to be imported from, "" for other errors."""
-    found = _NAMED_MODULE.match(text.shown, position)
-    return found[1] if found and captures.get("thing", "_").lstrip("_") == captures.get("thing") else ""
-
-
-def _is_of_known_library(text: Words, position: int) -> bool:
-    """Say if a text names a package whose releases are known: a name that it lacks is not another library's."""
-    found = _NAMED_MODULE.match(text.shown, position)
-    return found is not None and f"\n{_ALIASES.get(found[1], found[1])} " in _load_changes()
 
 
 def _describe(found: list[Change], text: Words, frames: list[str], *, is_sure: bool) -> dict[str, str]:

@@ -224,11 +224,14 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
 
     Of a text that is too long the beginning and the end are kept.
     """
-    excerpts = _cut(text) if isinstance(text, str) else tuple(text)
+    if isinstance(text, str) and len(text) <= HEAD + TAIL:
+        text = (Excerpt(1, text),)
+    elif isinstance(text, str):
+        text = (Excerpt(1, text[:HEAD]), Excerpt(1 + text.count("\n", 0, len(text) - TAIL), text[-TAIL:]))
     words: list[str] = []
     starts, lines, sources, programs, warnings, errors = [], [], [], [], [], []
     position = 0
-    for excerpt in excerpts:
+    for excerpt in text:
         for number, line in enumerate(_clean(excerpt.text).split("\n"), excerpt.line):
             if not line:
                 continue
@@ -265,12 +268,6 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
         warnings=frozenset(warnings),
         errors=frozenset(errors),
     )
-
-
-def _cut(text: str) -> tuple[Excerpt, ...]:
-    if len(text) <= HEAD + TAIL:
-        return (Excerpt(1, text),)
-    return Excerpt(1, text[:HEAD]), Excerpt(1 + text.count("\n", 0, len(text) - TAIL), text[-TAIL:])
 
 
 def _clean(text: str) -> str:

@@ -136,9 +136,12 @@ def _rank_causes(
     scored = []
     for row in family.causes:
         given = list_given(row.given, captures)
+        # The text has every value that the cause names.
+        is_named = all(name in captures for name in _NAMED.findall(row.cause))
         if (
             given is None
-            or not _applies(row, captures, asked)
+            or not is_named
+            or not all(re.match(rule, asked.get(name, ""), re.IGNORECASE) for name, rule in row.where.items())
             or (row.needs and not any(_finds(template, text) for template in row.needs))
         ):
             continue
@@ -177,12 +180,6 @@ def list_given(given: Mapping[str, str], facts: Mapping[str, str]) -> tuple[str,
     found = tuple(facts.get(name, "") for name in given)
     has_all = all(value and re.match(given[name], value) for name, value in zip(given, found, strict=True))
     return found if has_all else None
-
-
-def _applies(row: FamilyCause, captures: Mapping[str, str], asked: Mapping[str, str]) -> bool:
-    """Check `where`, and that the text has every value that the cause names."""
-    is_named = all(name in captures for name in _NAMED.findall(row.cause))
-    return is_named and all(re.match(rule, asked.get(name, ""), re.IGNORECASE) for name, rule in row.where.items())
 
 
 def _finds(template: str, text: Words) -> str:

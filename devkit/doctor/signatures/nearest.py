@@ -3,7 +3,6 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from devkit.doctor.signatures.catalog import load_families
@@ -36,8 +35,8 @@ def find_nearest(lowered: str) -> tuple[Nearest, ...]:
     """Return the entries nearest to a text in lower case, best first; none for a text of another field."""
     if not is_about_gpus(lowered, least=2):
         return ()
-    entries = tuple(_list_entries())
-    documents = [Counter(_split(f"{entry.about} {words}")) for entry, words in entries]
+    entries = [each for each in load_families() if not (each.is_consequence or each.is_harmless)]
+    documents = [Counter(_split(f"{each.name} {' '.join(each.texts)}")) for each in entries]
     lengths = [sum(document.values()) for document in documents]
     mean = sum(lengths) / len(lengths)
     spread = Counter(word for document in documents for word in document)
@@ -53,15 +52,8 @@ def find_nearest(lowered: str) -> tuple[Nearest, ...]:
         return total
 
     best = sorted(((score(place), -place) for place in range(len(entries))), reverse=True)[:MAX_NEAREST]
-    return tuple(entries[-place][0] for points, place in best if points >= _MIN_SCORE)
-
-
-def _list_entries() -> Iterable[tuple[Nearest, str]]:
-    """Yield every entry with the words that it is found by."""
-    for family in load_families():
-        if family.is_consequence or family.is_harmless:
-            continue
-        yield Nearest(family.id, family.name, re.sub(r"\{\w+:\w+\}", "…", family.texts[0])), " ".join(family.texts)
+    found = [entries[-place] for points, place in best if points >= _MIN_SCORE]
+    return tuple(Nearest(each.id, each.name, re.sub(r"\{\w+:\w+\}", "…", each.texts[0])) for each in found)
 
 
 def _split(text: str) -> list[str]:

@@ -7,12 +7,12 @@ is asked for by a command that prints it: within the command where the shell can
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from devkit.doctor.model import Fix
 from devkit.doctor.problems import FixRow, build_unknown_facts, render_fix
 from devkit.doctor.signatures.engines import fit_to_cluster, fit_to_engine
 from devkit.doctor.signatures.library_changes import load_distributions, name_distribution
+from devkit.doctor.signatures.model import FamilyCause
 from devkit.doctor.signatures.text_facts import TextFacts
 from devkit.facts.machine import Python, Torch
 
@@ -104,14 +104,7 @@ def _choose_label(facts: TextFacts, build: str) -> str:
     return build if build.startswith("cu") else ""
 
 
-class _Row(Protocol):
-    @property
-    def fix(self) -> Fix: ...
-    @property
-    def variants(self) -> tuple[FixRow, ...]: ...
-
-
-def render_fix_of(row: _Row, captures: Mapping[str, str], facts: TextFacts, line: int = 0) -> Fix:
+def render_fix_of(row: FamilyCause, captures: Mapping[str, str], facts: TextFacts, line: int = 0) -> Fix:
     """Render the fix of an error's row for a text and its engine. The error is at `line`, 0 where that is unknown."""
     fix = (
         render_rows(row.variants, captures, facts)

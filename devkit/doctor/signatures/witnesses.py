@@ -128,7 +128,11 @@ def rank_by_machine(match: Match, machine: Machine) -> Match:
     for cause in (first, *match.alternatives):
         witness = machine.ask(cause.code) if cause.code else None
         weights.append(0 if witness is None else 1 if witness.is_for else -1)
-        causes.append(cause if witness is None else _add(cause, witness))
+        if witness and witness.is_for:
+            cause = replace(cause, speaks_for=(*cause.speaks_for, witness.says))
+        elif witness:
+            cause = replace(cause, speaks_against=(*cause.speaks_against, witness.says))
+        causes.append(cause)
     order = list(range(len(causes)))
     if first.confidence is not Confidence.CERTAIN and (machine.is_of_text or not first.speaks_for):
         order.sort(key=lambda place: -weights[place])
@@ -144,9 +148,3 @@ def rank_by_machine(match: Match, machine: Machine) -> Match:
         speaks_against=best.speaks_against,
         alternatives=tuple(replace(cause, confidence=Confidence.POSSIBLE) for cause in others),
     )
-
-
-def _add(cause: Cause, witness: Witness) -> Cause:
-    if witness.is_for:
-        return replace(cause, speaks_for=(*cause.speaks_for, witness.says))
-    return replace(cause, speaks_against=(*cause.speaks_against, witness.says))
