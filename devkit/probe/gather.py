@@ -69,14 +69,14 @@ def gather_facts(
         ("compose", partial(read_compose, host)),
         ("toolkit", partial(read_toolkit, host)),
         ("driver", partial(read_driver, host)),
-        ("amd", partial(_read_amd, host)),
+        ("amd", partial(_read_late, "amd", "read_amd", host) if host.list("/sys/class/kfd") else lambda: None),
         ("system", partial(read_system, host)),
         ("python", partial(read_python, host)),
         ("cdi", partial(read_cdi, host)),
         ("wsl", partial(read_wsl, host)),
         ("container", partial(read_container, host)),
         ("storage", partial(read_storage, host, project=workspace)),
-        ("kernel_log", partial(_read_kernel_log, host)),
+        ("kernel_log", partial(_read_late, "kernel_log", "read_kernel_log", host)),
         ("clients", partial(read_clients, host)),
         ("programs", partial(read_program_failures, host, project=workspace)),
         ("limits", partial(read_limits, host)),
@@ -101,20 +101,9 @@ def gather_facts(
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
 
 
-def _read_amd(host: Host) -> object:
-    # Most machines have none, and need not load how one is read.
-    if not host.list("/sys/class/kfd"):
-        return None
-    from devkit.probe.gpu.amd import read_amd
-
-    return read_amd(host)
-
-
-def _read_kernel_log(host: Host) -> object:
-    # Its patterns take longer to load than most probes take to read, and a plan does not ask for it.
-    from devkit.probe.gpu.kernel_log import read_kernel_log
-
-    return read_kernel_log(host)
+def _read_late(module: str, reader: str, host: Host) -> object:
+    """Read with a module that takes longer to load than most probes take to read, and that a plan does not need."""
+    return getattr(importlib.import_module(f"devkit.probe.gpu.{module}"), reader)(host)
 
 
 def _followers(

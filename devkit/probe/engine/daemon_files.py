@@ -72,7 +72,8 @@ def validate_daemon_file(host: Host, path: str, flags: tuple[str, ...]) -> str:
     daemon = find_program(host, "dockerd")
     if not daemon:
         return ""
-    others = _drop_flag(flags, "--config-file")
+    others = [flag for before, flag in pairwise(("", *flags)) if before != "--config-file"]
+    others = [flag for flag in others if flag != "--config-file" and not flag.startswith("--config-file=")]
     done = host.run((daemon, "--validate", *others, f"--config-file={path}"), deadline_s=_VALIDATE_DEADLINE_S)
     refusal = _REFUSAL.search(done.err or done.out)
     if done.code == 0 or refusal is None or any(word in refusal[1] for word in _OF_THE_ENVIRONMENT):
@@ -100,22 +101,10 @@ def find_daemon_paths(host: Host) -> tuple[str, ...]:
 
 def find_daemon_file(host: Host) -> str:
     """Find the settings file of the system's daemon: the one that its command line names, or else the usual one."""
-    return _find_flag(read_daemon_flags(host), "--config-file") or SYSTEM_FILE
-
-
-def _find_flag(flags: tuple[str, ...], name: str) -> str:
-    """Return the value of a flag, given as --name=value or --name value; "" where it is not among them."""
-    apart = (value for flag, value in pairwise(flags) if flag == name)
-    return next((flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}=")), next(apart, ""))
-
-
-def _drop_flag(flags: tuple[str, ...], name: str) -> tuple[str, ...]:
-    after = {number + 1 for number, flag in enumerate(flags) if flag == name}
-    return tuple(
-        flag
-        for number, flag in enumerate(flags)
-        if number not in after and flag != name and not flag.startswith(f"{name}=")
-    )
+    flags = read_daemon_flags(host)
+    joined = (flag.partition("=")[2] for flag in flags if flag.startswith("--config-file="))
+    apart = (value for flag, value in pairwise(flags) if flag == "--config-file")
+    return next(joined, next(apart, "")) or SYSTEM_FILE
 
 
 # The Docker daemon's process on this machine: its environment and the flags that it was started with.
@@ -137,14 +126,11 @@ def find_daemon_pid(host: Host, listener: int | None = None) -> str | None:
     A dockerd that only validates a file, as another probe may do at this moment, is none, nor is one that has just ended.
     """
     candidates = (str(listener or ""), (host.read(_PID_FILE) or "").strip(), *host.list("/proc"))
-    named = (entry for entry in candidates if entry.isdigit() and _read_name(host, entry) == "dockerd")
+    processes = (entry for entry in candidates if entry.isdigit())
+    named = (entry for entry in processes if (host.read(f"/proc/{entry}/comm") or "").strip() == "dockerd")
     # A process has no command line while it starts, and after it ended.
     lines = ((entry, host.read(f"/proc/{entry}/cmdline")) for entry in named)
     return next((entry for entry, line in lines if line is None or (line and "--validate" not in line)), None)
-
-
-def _read_name(host: Host, process: str) -> str:
-    return (host.read(f"/proc/{process}/comm") or "").strip()
 
 
 def read_daemon_environment(host: Host, pid: str | None) -> dict[str, str]:

@@ -42,7 +42,8 @@ def read_last_words(host: Host, *, is_rootless: bool = False) -> tuple[ProgramFa
 def _read_units(host: Host, *, is_rootless: bool) -> Iterator[ProgramFailure]:
     scope = ("--user",) if is_rootless else ()
     for unit in UNITS:
-        state = _read_state(host, (*scope, "show", unit, f"--property={','.join(_PROPERTIES)}"))
+        done = host.run(("systemctl", *scope, "show", unit, f"--property={','.join(_PROPERTIES)}"))
+        state = dict(line.partition("=")[::2] for line in done.out.splitlines()) if done.code == 0 else {}
         if state.get("LoadState") == "masked":
             yield ProgramFailure(unit, (f"Unit {unit} is masked",), f"systemctl show {unit}", 1)
         elif state.get("LoadState") == "loaded" and (
@@ -52,11 +53,6 @@ def _read_units(host: Host, *, is_rootless: bool) -> Iterator[ProgramFailure]:
             words, read_from = _read_journal(host, scope, unit)
             words = words or (f"{unit}: {state['Result']}, status {status}",)
             yield ProgramFailure(unit, words, read_from, status)
-
-
-def _read_state(host: Host, words: tuple[str, ...]) -> dict[str, str]:
-    done = host.run(("systemctl", *words))
-    return dict(line.partition("=")[::2] for line in done.out.splitlines()) if done.code == 0 else {}
 
 
 def _read_journal(host: Host, scope: tuple[str, ...], unit: str) -> tuple[tuple[str, ...], str]:

@@ -52,7 +52,9 @@ def read_pod_runtime(host: Host) -> PodRuntime | Unknown | None:
         return Unknown(f"{_SETTINGS[name][0]} is missing or not readable by this user")
     path = path or _SETTINGS[name][0]
     try:
-        config = _read_crio(host, path) if name == CRIO else _read_containerd(host, path)
+        config = _read_toml(host, path) if name == CRIO else _read_containerd(host, path)
+        for inner in host.list(_CRIO_FOLDER) if name == CRIO else ():
+            config = _merge(config, _read_toml(host, f"{_CRIO_FOLDER}/{inner}"))
     except PermissionError:
         return Unknown(f"{path} cannot be read by this user")
     except ValueError as error:
@@ -105,13 +107,6 @@ def _read_containerd(host: Host, path: str) -> dict[str, Any]:
                 if version and own and own > version:
                     raise ValueError(f"{folder}/{name} has version {own}, higher than version {version} of {path}")
                 config = _merge(config, imported)
-    return config
-
-
-def _read_crio(host: Host, path: str) -> dict[str, Any]:
-    config = _read_toml(host, path)
-    for name in host.list(_CRIO_FOLDER):
-        config = _merge(config, _read_toml(host, f"{_CRIO_FOLDER}/{name}"))
     return config
 
 

@@ -45,8 +45,16 @@ def read_program_failures(host: Host, *, project: str = "") -> tuple[ProgramFail
     """Run each program that is on this machine or that the project's files need, and return those that cannot run."""
     if read_platform(host) not in (Platform.LINUX, Platform.WSL2) or detect_container(host):
         return Unknown("only read on a Linux host")
-    commands = (*_list_commands(host), *_list_needed(host, project))
-    return tuple(failure for argv, needed_by in commands if (failure := _try(host, argv, needed_by)) is not None)
+    failures = []
+    for argv, needed_by in (*_list_commands(host), *_list_needed(host, project)):
+        path = argv[0]
+        # Source: ssh-add(1): 1 is an agent without keys, 2 none.
+        works = (lambda done: done.code in (0, 1, TIMED_OUT)) if path == "ssh-add" else can_run
+        done, failure = run_or_explain(host, argv, deadline_s=_DEADLINE_S, name=path, works=works)
+        if failure is not None:
+            words = _explain_refusal(host, path, done) or failure.words
+            failures.append(replace(failure, words=words, needed_by=needed_by))
+    return tuple(failures)
 
 
 def _list_commands(host: Host) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -73,24 +81,10 @@ def _find_file(host: Host, name: str, folders: tuple[str, ...]) -> str:
     return next((path for path in paths if (found := host.stat(path)) is not None and found.kind == "file"), "")
 
 
-def _try(host: Host, argv: tuple[str, ...], needed_by: str) -> ProgramFailure | None:
-    path = argv[0]
-    works = _has_agent if path == "ssh-add" else can_run
-    done, failure = run_or_explain(host, argv, deadline_s=_DEADLINE_S, name=path, works=works)
-    if failure is None:
-        return None
-    return replace(failure, words=_explain_refusal(host, path, done) or failure.words, needed_by=needed_by)
-
-
 def can_run(done: ProgramResult) -> bool:
     """Say if a program was executed and gave an answer, or knows no such question. One that is late may only be busy."""
     is_answer = done.code in (0, _USAGE, TIMED_OUT) or _REFUSES_FLAG.search(done.err + done.out) is not None
     return is_answer and done.code not in (NOT_FOUND, NOT_EXECUTABLE) and done.code >= 0
-
-
-def _has_agent(done: ProgramResult) -> bool:
-    # Source: ssh-add(1): 1 is an agent without keys, 2 none.
-    return done.code in (0, 1, TIMED_OUT)
 
 
 def _explain_refusal(host: Host, path: str, done: ProgramResult) -> tuple[str, ...]:

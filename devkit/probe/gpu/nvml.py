@@ -1,7 +1,7 @@
 """NVML, called in a child process that may hang or crash without harm, and the health of each GPU."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -321,7 +321,16 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
         inforom_ok=False if is_corrupted else parse_reading(reply, "inforom", lambda checksum: True),
         brand=parse_reading(reply, "brand", _named(BRANDS)),
         recovery_action=parse_reading(reply, "recovery_action", _named(RECOVERY_ACTIONS)),
-        fabric_faults=parse_reading(reply, "fabric", lambda answer: tuple(_name_fabric_faults(answer[2]))),
+        # Values that are not listed are fine, or not known here.
+        fabric_faults=parse_reading(
+            reply,
+            "fabric",
+            lambda answer: tuple(
+                names[answer[2] >> shift & width]
+                for shift, width, names in FABRIC_FAULTS
+                if answer[2] >> shift & width in names
+            ),
+        ),
         nvlink_count=parse_reading(reply, "nvlink", lambda links: int(links["count"])),
         nvlink_active=parse_reading(reply, "nvlink", lambda links: int(links["active"])),
         nvlink_errors=parse_reading(reply, "nvlink", lambda links: int(links["errors"])),
@@ -329,13 +338,6 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
         sram_threshold_exceeded=parse_reading(reply, "sram", bool),
         vbios=parse_reading(reply, "vbios", str),
     )
-
-
-def _name_fabric_faults(mask: int) -> Iterator[str]:
-    """Yield the faults in the fabric's health mask; values that are not listed are fine, or not known here."""
-    for shift, width, names in FABRIC_FAULTS:
-        if name := names.get(mask >> shift & width):
-            yield name
 
 
 def _flag_at(place: int) -> Callable[[Any], bool]:
