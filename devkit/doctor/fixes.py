@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from shlex import quote
-from typing import Literal
 
 from devkit.doctor.model import Side
 from devkit.doctor.preconditions import find_platform, is_in_container
@@ -30,17 +29,9 @@ class DistroFamily(StrEnum):
 
 
 _FAMILY_OF_ID: Mapping[str, DistroFamily] = {
-    "ubuntu": DistroFamily.UBUNTU,
-    "debian": DistroFamily.DEBIAN,
-    "fedora": DistroFamily.FEDORA,
-    "rhel": DistroFamily.RHEL,
-    "centos": DistroFamily.RHEL,
-    "amzn": DistroFamily.RHEL,
-    "suse": DistroFamily.SUSE,
-    "opensuse": DistroFamily.SUSE,
-    "sles": DistroFamily.SUSE,
-    "arch": DistroFamily.ARCH,
-    "nixos": DistroFamily.NIXOS,
+    **{each.value: each for each in DistroFamily},
+    **dict.fromkeys(("centos", "amzn"), DistroFamily.RHEL),
+    **dict.fromkeys(("opensuse", "sles"), DistroFamily.SUSE),
 }
 
 
@@ -49,17 +40,11 @@ def find_distro_family(facts: Facts) -> DistroFamily:
 
     OTHER inside a container, whose distribution says nothing about the host's.
     """
-    if is_in_container(facts) or isinstance(facts.system, Unknown):
-        return DistroFamily.OTHER
-    return _match_family(facts)
+    return DistroFamily.OTHER if is_in_container(facts) else find_container_distro_family(facts)
 
 
 def find_container_distro_family(facts: Facts) -> DistroFamily:
     """Find the distribution family of the container's own image."""
-    return DistroFamily.OTHER if isinstance(facts.system, Unknown) else _match_family(facts)
-
-
-def _match_family(facts: Facts) -> DistroFamily:
     if isinstance(facts.system, Unknown) or isinstance(facts.system.distribution, Unknown):
         return DistroFamily.OTHER
     distribution = facts.system.distribution
@@ -70,35 +55,6 @@ def _match_family(facts: Facts) -> DistroFamily:
     return DistroFamily.OTHER
 
 
-Purpose = Literal[
-    "install_driver",
-    "install_open_module",
-    "install_legacy_driver",
-    "build_module",
-    "finish_driver",
-    "install_libcuda",
-    "install_libnvidia_ml",
-    "reinstall_firmware",
-    "remove_cuda_drivers",
-    "hold_driver",
-    "enroll_key",
-    "rebuild_initramfs",
-    "add_kernel_argument",
-    "install_fabric_manager",
-    "install_engine",
-    "remove_engine",
-    "install_compose",
-    "install_toolkit",
-    "reinstall_toolkit",
-    "reinstall_program",
-    "install_package",
-    "remove_packages",
-    "add_compiler",
-    "add_python_headers",
-]
-"""A table of commands.toml."""
-
-
 @cache
 def load_commands() -> Mapping[str, Mapping[str, list[str]]]:
     """Load the commands of each purpose, by distribution family."""
@@ -106,7 +62,7 @@ def load_commands() -> Mapping[str, Mapping[str, list[str]]]:
 
 
 def list_commands(
-    facts: Facts, purpose: Purpose, *, family: DistroFamily | None = None, **values: object
+    facts: Facts, purpose: str, *, family: DistroFamily | None = None, **values: object
 ) -> tuple[str, ...]:
     """List the commands of this machine's distribution for a purpose, () where none is known.
 

@@ -223,7 +223,7 @@ def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterato
         yield from fixes.refresh_cdi(facts)
     else:
         quoted = {key: _quote(value) for key, value in values.items()}
-        yield from fixes.list_commands(facts, name, **quoted)  # type: ignore[arg-type]
+        yield from fixes.list_commands(facts, name, **quoted)
 
 
 def _quote(value: object) -> str:
@@ -278,7 +278,7 @@ def _show_command(command: str, family: fixes.DistroFamily, engine: str) -> Iter
         yield from fixes.refresh_cdi(facts)
     elif found[1] in fixes.load_commands():
         # Other braces in commands.toml are the shell's.
-        for each in fixes.list_commands(facts, found[1], family=family):  # type: ignore[arg-type]
+        for each in fixes.list_commands(facts, found[1], family=family):
             yield re.sub(r"\{[a-z_]+\}", lambda name: show_template(name[0]), each)
     else:
         yield f"<{found[1].replace('_', ' ')}>"

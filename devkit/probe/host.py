@@ -395,12 +395,11 @@ else:
 
 
 class LocalHost:
-    """The machine that this process runs on. Implements `Host`."""
+    """The machine that this process runs on. Implements `Host`, which describes its methods."""
 
     def run(
         self, argv: Sequence[str], *, deadline_s: float | None = None, without: Collection[str] = ()
     ) -> ProgramResult:
-        """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline."""
         inherited = {name: value for name, value in os.environ.items() if name not in without} if without else None
         return run_program(argv, deadline_s=CALL_DEADLINE_S if deadline_s is None else deadline_s, inherited=inherited)
 
@@ -422,7 +421,6 @@ class LocalHost:
             return None
 
     def list(self, path: str) -> tuple[str, ...]:
-        """List sorted names in a directory, empty when there is none."""
         try:
             return tuple(sorted(entry.name for entry in Path(path).iterdir()))
         except (OSError, ValueError) as error:
@@ -430,7 +428,6 @@ class LocalHost:
             return ()
 
     def stat(self, path: str) -> Stat | None:
-        """Return the path's kind and owner, following links; None when it does not exist."""
         try:
             found = Path(path).stat()
         except (OSError, ValueError) as error:
@@ -447,7 +444,6 @@ class LocalHost:
         )
 
     def link(self, path: str) -> str | None:
-        """Return the absolute path that `path` resolves to through symbolic links; None when it does not exist."""
         try:
             return str(Path(path).resolve(strict=True))
         except (OSError, RuntimeError, ValueError) as error:
@@ -473,7 +469,6 @@ class LocalHost:
         return done.out.strip() or f"the opener ended with status {done.code}"
 
     def is_writable(self, path: str) -> bool:
-        """Return whether this user may create files in the directory `path`."""
         try:
             return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
         except (OSError, ValueError) as error:
@@ -481,7 +476,6 @@ class LocalHost:
             return False
 
     def is_withheld(self, path: str) -> bool:
-        """Return whether the kernel's device rules, not the mode of `path`, keep this process from it; it is not opened."""
         try:
             found = Path(path).stat()
         except (OSError, ValueError) as error:
@@ -493,7 +487,6 @@ class LocalHost:
         return is_open and stat.S_ISCHR(found.st_mode) and not os.access(path, os.R_OK | os.W_OK)
 
     def free_bytes(self, path: str) -> int | None:
-        """Return space left for this user on the file system of `path`; None when it cannot be read."""
         import shutil
 
         try:
@@ -503,7 +496,6 @@ class LocalHost:
             return None
 
     def free_files(self, path: str) -> int | None:
-        """Return how many more files the file system of `path` can hold; None where it does not count them."""
         if sys.platform == "win32":
             return None
         try:
@@ -516,12 +508,10 @@ class LocalHost:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The environment variables of this process."""
         return os.environ
 
     @property
     def python(self) -> str:
-        """The Python interpreter that devkit runs in."""
         return sys.executable
 
 
