@@ -131,7 +131,13 @@ class _Reader:
                 waiting += [each for each in (f"{stem}.py", f"{stem}/__init__.py") if each in self._files]
                 self._need_module(module, f"{path}:{line}")
         if tree := parse_program(self._files[SETUP_PY]):
-            self._brought |= {*_list_setup_requires(tree)}
+            # What setuptools itself fetches, once setup.py has run to its end for the first time.
+            keywords = (
+                each for each in ast.walk(tree) if isinstance(each, ast.keyword) and each.arg == "setup_requires"
+            )
+            texts = (each.value for one in keywords for each in ast.walk(one) if isinstance(each, ast.Constant))
+            names = filter(None, (_REQUIREMENT.match(str(each)) for each in texts))
+            self._brought |= {canonicalize_name(name[0]) for name in names}
             for module, line in _list_imports(tree, in_functions=True):
                 if module.partition(".")[0] in _COMPILED_WITH:
                     self._need_module(module, f"{SETUP_PY}:{line}")
@@ -252,14 +258,6 @@ def _list_tops(body: Iterable[ast.stmt]) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in each.names)
         elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
             yield each.module.partition(".")[0]
-
-
-def _list_setup_requires(tree: ast.Module) -> Iterator[str]:
-    """List what setuptools itself fetches, once setup.py has run to its end for the first time."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "setup_requires":
-            texts = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
-            yield from (canonicalize_name(name[0]) for each in texts if (name := _REQUIREMENT.match(str(each))))
 
 
 def _list_imports(tree: ast.Module, *, in_functions: bool = False) -> Iterator[tuple[str, int]]:

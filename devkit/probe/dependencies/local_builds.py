@@ -93,6 +93,7 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
     named = next(filter(None, calls), None) or _NAMED_ABOVE.search(setup)
     texts = {name: files.read(f"{prefix}{name}", "build") or "" for name in (CMAKE, MESON)}
     texts = {name: text for name, text in {**texts, SETUP_PY: setup, PYPROJECT: manifest}.items() if text}
+    folders = (*_list_folders(files, prefix), *_list_folders(files, f"{prefix}src/"))
     programs = load_tables().system_packages.programs()
     found = read_source_build("", texts, files.names(folder), programs=programs, headers=())
     return LocalBuild(
@@ -103,11 +104,5 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
         requires=tuple(each for each, name in required.items() if name != "torch"),  # the plan brings torch
         cxx=min(map(int, _CXX.findall(setup)), default=0),
         needs=tuple(replace(each, origin=f"{prefix}{each.origin}") for each in found.needs if each.kind != MODULE),
-        maps_nothing=bool(_FINDS.search(setup)) and not _has_packages(files, prefix),
+        maps_nothing=bool(_FINDS.search(setup)) and not any("__init__.py" in files.names(each) for each in folders),
     )
-
-
-def _has_packages(files: ProjectFiles, prefix: str) -> bool:
-    """Return whether a folder directly below, or below src, has an `__init__.py`."""
-    folders = [*_list_folders(files, prefix), *_list_folders(files, f"{prefix}src/")]
-    return any("__init__.py" in files.names(each) for each in folders)

@@ -194,15 +194,14 @@ def select_installed(
                 for extra in need.extras:
                     waiting += package.optional.get(("extra", canonicalize_name(extra)), ())
     several = {id(package) for versions in by_name.values() if len(versions) > 1 for package in versions}
-    found = (each for each in packages if id(each) in reached)
-    return tuple(_with_markers(each, reached[id(each)]) if id(each) in several else each for each in found)
-
-
-def _with_markers(package: LockedPackage, markers: set[str]) -> LockedPackage:
-    if "" in markers or not markers:
-        return package
-    either = " or ".join(f"({marker})" for marker in sorted(markers))
-    return replace(package, marker=f"({package.marker}) and ({either})" if package.marker else either)
+    found = []
+    for package in (each for each in packages if id(each) in reached):
+        markers = reached[id(package)]
+        if id(package) in several and markers and "" not in markers:
+            either = " or ".join(f"({marker})" for marker in sorted(markers))
+            package = replace(package, marker=f"({package.marker}) and ({either})" if package.marker else either)
+        found.append(package)
+    return tuple(found)
 
 
 def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: RequirementCollector) -> None:

@@ -71,10 +71,14 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
     seen: set[str] = set()
     for extra in found.select_extras(extras):
         standard += [(entry, "") for entry in _of_extra(extras, extra, get_text(project, "name"), seen)]
-    older = []
-    for group in found.select_groups(_list_groups(document), defaults=_find_default_groups(document)):
+    older: list[tuple[str, str]] = []
+    # The groups of PEP 735, and PDM's older ones, of which some belong to a development environment.
+    of_pdm, uv = get_object(document, "tool", "pdm", "dev-dependencies"), get_object(document, "tool", "uv")
+    groups = (*of_pdm, *get_object(document, "dependency-groups"))
+    defaults = get_texts(uv, "default-groups") if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
+    for group in found.select_groups(groups, defaults=groups if uv.get("default-groups") == "all" else defaults):
         standard += [(entry, group) for entry in _of_group(document, group, seen=set())]
-        older += [(entry, group) for entry in get_texts(_of_pdm(document), group)]
+        older += [(entry, group) for entry in get_texts(of_pdm, group)]
     sources = get_object(document, "tool", "uv", "sources")
     # An installer takes the whole table, or a generated list: it would look for folders, or start the build.
     is_whole = not is_computed and not any(_is_of_project(entry, sources) for entry, _ in standard)
@@ -175,10 +179,6 @@ def _of_group(document: Mapping[str, Any], group: str, *, seen: set[str]) -> Ite
             yield entry
         elif isinstance(entry, dict):
             yield from _of_group(document, get_text(entry, "include-group"), seen=seen)
-
-
-def _of_pdm(document: Mapping[str, Any]) -> dict[str, Any]:
-    return get_object(document, "tool", "pdm", "dev-dependencies")
 
 
 def _is_of_project(entry: str, sources: Mapping[str, Any]) -> bool:
@@ -382,19 +382,6 @@ def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, An
         correction = "the line as TOML" if path == PYPROJECT else ""
         found.add_unreadable(path, find_toml_line(error), f"it is not TOML: {problem}", correction)
         return None
-
-
-def _list_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """List the groups of PEP 735, and PDM's older ones."""
-    return (*_of_pdm(document), *get_object(document, "dependency-groups"))
-
-
-def _find_default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Find the groups that belong to a development environment."""
-    uv = get_object(document, "tool", "uv")
-    if uv.get("default-groups") == "all":
-        return _list_groups(document)
-    return tuple(get_texts(uv, "default-groups")) if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
 
 
 def convert_poetry_version(written: str) -> str:

@@ -85,13 +85,6 @@ _BEGINS = re.compile(r"[A-Za-z][\w.-]*\s*(?:[=<>!~]|v?\d)")
 _FORM = "a name and a version, such as torch==2.5"
 
 
-def _correct_requirement(text: str) -> str:
-    """Return what a line means to say, as torch==2.5 for `torch = 2.5` and `torch 2.5`, else the form of a requirement."""
-    found = re.fullmatch(r"([A-Za-z][\w.-]*)\s*(?:([=<>]+)\s*)?v?(\d[\w.]*)(?:=\w+)?", text)
-    operator = _MEANT.get("".join(sorted({*(found[2] or "")})), "") if found else ""
-    return f"{found[1]}{operator}{found[3]}" if found and operator else _FORM
-
-
 class RequirementCollector:
     """The requirements found so far, and what could not be read. Readers of one format each add to it."""
 
@@ -190,7 +183,11 @@ class RequirementCollector:
         except (InvalidRequirement, RecursionError):
             # What does not begin as a requirement may be anything that somebody pasted there.
             shown = _shown(text) if _BEGINS.match(text) else "the line"
-            correction = _correct_requirement(text) if redact_tokens(text) == text else _FORM
+            # What a line means to say, as torch==2.5 for `torch = 2.5` and `torch 2.5`.
+            meant = re.fullmatch(r"([A-Za-z][\w.-]*)\s*(?:([=<>]+)\s*)?v?(\d[\w.]*)(?:=\w+)?", text)
+            operator = _MEANT.get("".join(sorted({*(meant[2] or "")})), "") if meant else ""
+            is_safe = meant and operator and redact_tokens(text) == text
+            correction = f"{meant[1]}{operator}{meant[3]}" if meant and is_safe else _FORM
             is_list = path.endswith((".txt", ".in"))
             self.add_unreadable(path, line, f"{shown} is not a requirement", correction if is_list else "")
             return

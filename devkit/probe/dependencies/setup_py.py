@@ -76,19 +76,16 @@ def _need_all(value: Any, module: "_Module", found: RequirementCollector) -> Non
             for line in each.splitlines():
                 if line.strip() and not line.lstrip().startswith("#"):
                     found.need(line, SETUP_PY, each.line)
-        elif isinstance(each, _Computed) and not _read_files(each, module, found):
-            found.is_computed = True
-            found.add_unreadable(SETUP_PY, each.node.lineno, f"its requirements are {COMPUTED}")
-
-
-def _read_files(value: _Computed, module: "_Module", found: RequirementCollector) -> bool:
-    """Read the requirement files that the program names where it computes the value. False where it names none."""
-    paths = [text for text in module.list_texts(value.node) if _FILE.fullmatch(text) and found.files.has(text)]
-    role = found.role
-    for path in paths:
-        read_requirements_file(path, found)
-    found.role = role
-    return bool(paths)
+        elif isinstance(each, _Computed):
+            # The requirement files that the program names where it computes the value.
+            paths = [text for text in module.list_texts(each.node) if _FILE.fullmatch(text) and found.files.has(text)]
+            role = found.role
+            for path in paths:
+                read_requirements_file(path, found)
+            found.role = role
+            if not paths:
+                found.is_computed = True
+                found.add_unreadable(SETUP_PY, each.node.lineno, f"its requirements are {COMPUTED}")
 
 
 class _Module:
@@ -164,7 +161,12 @@ class _Module:
                 pairs = zip(keys, values, strict=True)
                 return {key.value: self.evaluate(value) for key, value in pairs if isinstance(key, ast.Constant)}
             case ast.DictComp():
-                self._table = self._read_table(node)
+                # Hugging Face's {name: line for … in lines}, which splits lines by a regular expression.
+                inner = (each for part in node.generators for each in ast.walk(part.iter) if isinstance(each, ast.Name))
+                lists = (self.values.get(each.id) for each in inner)
+                lines = [each for known in lists if isinstance(known, list) for each in known]
+                texts = (each for each in lines if isinstance(each, _Text))
+                self._table = {named[0]: line for line in texts if (named := _NAME.match(line))}
                 return self._table
             case ast.Call(func=ast.Name(id=name), args=[ast.Constant(), *_] as words) if name in self._functions:
                 # Hugging Face's deps_list("torch", "peft"): lines of the table, by their names.
@@ -182,13 +184,6 @@ class _Module:
                 return self.evaluate(value)
             case _:
                 return _Computed(node)
-
-    def _read_table(self, node: ast.DictComp) -> dict[Any, _Text]:
-        """Read Hugging Face's {name: line for … in lines}, which splits lines by a regular expression."""
-        names = (each for part in node.generators for each in ast.walk(part.iter) if isinstance(each, ast.Name))
-        lists = (self.values.get(name.id) for name in names)
-        lines = [line for values in lists if isinstance(values, list) for line in values if isinstance(line, _Text)]
-        return {named[0]: line for line in lines if (named := _NAME.match(line))}
 
 
 def _text(value: str, line: int) -> _Text:

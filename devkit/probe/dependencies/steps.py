@@ -325,8 +325,12 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
             section, folder = step.section, step.folder
         program, words = step.command.program, step.command.values
         ran = words[1] if program in ("bash", "sh", "source", ".") and len(words) > 1 else words[0]
-        if program == "cd":
-            folder = _enter(words[1], folder, step, files, clones)
+        if program == "cd" and words[1].startswith("$"):
+            folder = f"{step.path.rpartition('/')[0]}/".removeprefix("/") if step.path.endswith(".sh") else folder
+        elif program == "cd":
+            # What is not there is the clone of the project, which its reader enters first.
+            path = locate(files.within(words[1], beside=folder) or ".", files)
+            folder = f"{path}/".removeprefix("./") if files.names(path) or _find_clone(path, clones) else folder
         elif program == "git":
             _clone(words, folder, files, clones)
         elif ran.endswith(".sh"):
@@ -342,14 +346,6 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
                 yield from _follow(_read_recipe(words[1], files, step), files, depth + 1)
         else:
             yield _place(step, folder, files, clones)
-
-
-def _enter(place: str, folder: str, step: Step, files: ProjectFiles, clones: dict[str, str]) -> str:
-    """Return the folder that `cd` leads to. What is not there is the clone of the project, which its reader enters first."""
-    if place.startswith("$"):
-        return f"{step.path.rpartition('/')[0]}/".removeprefix("/") if step.path.endswith(".sh") else folder
-    path = locate(files.within(place, beside=folder) or ".", files)
-    return f"{path}/".removeprefix("./") if files.names(path) or _find_clone(path, clones) else folder
 
 
 def _clone(words: tuple[str, ...], folder: str, files: ProjectFiles, clones: dict[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from devkit.facts.dependencies import SystemPackage
 from devkit.formats.shell import ShellCommand
@@ -65,19 +65,16 @@ def find_started_programs(files: ProjectFiles) -> tuple[SystemPackage, ...]:
     for path, text in read_programs(files, is_library=False):
         tree = parse_program(text) if _CALL.search(text) else None
         for node in ast.walk(tree) if tree else ():
-            if isinstance(node, ast.Call) and node.args and _CALL.fullmatch(ast.unparse(node.func)):
-                for name in _list_started(node.args[0]):
-                    found.setdefault(name, SystemPackage(name, path, node.lineno))
+            if not (isinstance(node, ast.Call) and node.args and _CALL.fullmatch(ast.unparse(node.func))):
+                continue
+            # The first word of a list, or of each step of a line for the shell, up to what is computed.
+            first = node.args[0]
+            steps = [_read_start(first.elts[0])] if isinstance(first, ast.List | ast.Tuple) and first.elts else []
+            for step in steps or _STEP_OF_SHELL.split(_read_start(first)):
+                words = [word for word in step.split() if word != "sudo" and "=" not in word]
+                if words and _PROGRAM.fullmatch(words[0]):
+                    found.setdefault(words[0], SystemPackage(words[0], path, node.lineno))
     return tuple(found.values())
-
-
-def _list_started(argument: ast.expr) -> Iterator[str]:
-    """List the programs of a command: the first word of a list, or of each step of a line for the shell, up to what is computed."""
-    steps = [_read_start(argument.elts[0])] if isinstance(argument, ast.List | ast.Tuple) and argument.elts else []
-    for step in steps or _STEP_OF_SHELL.split(_read_start(argument)):
-        words = [word for word in step.split() if word != "sudo" and "=" not in word]
-        if words and _PROGRAM.fullmatch(words[0]):
-            yield words[0]
 
 
 def _read_start(node: ast.expr) -> str:
