@@ -123,18 +123,13 @@ class _Reader:
         yield from self._missing.candidates
         frame = self._missing.frame
         # The class that a frame calls is one that its file imports.
-        if self._missing.owner and frame and (module := self._read_newest(frame)):
+        wheels = self._list_wheels(canonicalize_name(frame.partition("/")[0])) if self._missing.owner and frame else []
+        newest = [] if isinstance(wheels, Unknown) else wheels[-1:]
+        for module in filter(None, self._read_many(newest, lambda files: files.load(_name_module(frame)))):
             source, name = module.imported.get(self._missing.owner.partition(".")[0], ("", ""))
             root = source.partition(".")[0]
             if root and root not in {each.module.partition(".")[0] for each in self._missing.candidates}:
                 yield Candidate(source if name else root, canonicalize_name(root))
-
-    def _read_newest(self, file: str) -> Module | None:
-        wheels = self._list_wheels(canonicalize_name(file.partition("/")[0]))
-        if isinstance(wheels, Unknown):
-            return None
-        found = self._read_many(wheels[-1:], lambda files: files.load(_name_module(file)))
-        return found[0]
 
     def _read_candidate(self, candidate: Candidate) -> NameHistory | Unknown:
         wheels = self._list_wheels(candidate.package)
@@ -646,7 +641,9 @@ def _find(files: WheelFiles, name_of: str, name: str, depth: int = MAX_DEPTH) ->
     is_doubtful = module.is_lazy
     stars = [each for each in dict.fromkeys(module.stars) if each.partition(".")[0] == name_of.partition(".")[0]]
     is_doubtful |= len(stars) < len(set(module.stars))
-    for star in sorted(stars, key=lambda each: -_resemble(each, name)):
+    # The likeliest first: those of which the last part of the name is in the name.
+    ends = {each: each.rpartition(".")[2].replace("_", "").lower() for each in stars}
+    for star in sorted(stars, key=lambda each: -len(ends[each]) * (ends[each] in name.replace("_", "").lower())):
         if files.stars_left <= 0 or depth <= 0:
             return Sight.DOUBT, "", ""
         files.stars_left -= 1
@@ -657,12 +654,6 @@ def _find(files: WheelFiles, name_of: str, name: str, depth: int = MAX_DEPTH) ->
     if module.is_lazy and name in module.mentioned:
         return Sight.UNKNOWN, "", ""
     return Sight.DOUBT if is_doubtful else Sight.LACKS, "", ""
-
-
-def _resemble(module: str, name: str) -> int:
-    """Return how much the last part of a module's name is of a name: its length where the name has it."""
-    last = module.rpartition(".")[2].replace("_", "").lower()
-    return len(last) if last in name.replace("_", "").lower() else 0
 
 
 def _find_node(files: WheelFiles, module: str, name: str, depth: int = MAX_DEPTH) -> tuple[Sight, object, str]:

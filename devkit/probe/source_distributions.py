@@ -56,19 +56,16 @@ def _read(package: str, url: str) -> SourceBuild:
         path = full_path.removeprefix("./").partition("/")[2]
         paths.append(path)
         is_source = path.endswith(SOURCES)
-        if ((is_source and size <= left) or _is_build_file(path)) and size <= MAX_FILE_BYTES:
+        # Near the top are build files, and the modules and scripts that setup.py takes.
+        is_build_file = path.rpartition("/")[2] in _BUILD_FILES or path.endswith((".py", SCRIPT))
+        is_wanted = (is_build_file and path.count("/") < _DEPTH) or path.endswith(_TOP_MODULES)
+        if ((is_source and size <= left) or is_wanted) and size <= MAX_FILE_BYTES:
             files[path] = read().decode(errors="replace")
             left -= size if is_source else 0
     known = load_tables().system_packages
     build = read_source_build(package, files, paths, programs=known.programs(), headers=known.libraries())
     listed = next((text for path, text in files.items() if path.endswith(_TOP_MODULES)), "").split()
     return replace(build, provides=frozenset(listed))
-
-
-def _is_build_file(path: str) -> bool:
-    """Return whether it is near the top, where build files are, and the modules and scripts that setup.py takes."""
-    is_near = path.count("/") < _DEPTH and (path.rpartition("/")[2] in _BUILD_FILES or path.endswith((".py", SCRIPT)))
-    return is_near or path.endswith(_TOP_MODULES)
 
 
 def _download(url: str) -> bytes:

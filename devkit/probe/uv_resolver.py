@@ -135,7 +135,11 @@ class UvResolver:
             _refuse_variables(path, text)
         self._sources = sources
         self._index = index
-        named = [*sources.indexes, *(each for path, text in sources.files for each in _list_tables(path, text))]
+        named = list(sources.indexes)
+        for path, text in sources.files:
+            # The indexes of a pyproject.toml that uv is handed, as it is handed them.
+            tables = _select_for_uv(tomllib.loads(text))["uv"].get("index", ()) if path.endswith(".toml") else ()
+            named += [PackageIndex(strip_login(t.get("url", "")), path, 1, t.get("name", "")) for t in tables]
         self._may_ask = _require_consent(named, index, allowed)
         self._deadline_s = deadline_s
         self._ends_at: float | None = None
@@ -203,8 +207,10 @@ class UvResolver:
                 given = self._known.copy()
                 self._write_metadata(folder, given, (*unread, *absent))
                 left_s = self._ends_at - time.monotonic()
-                is_over = left_s <= 0 or self._stop.is_set()
-                done = ProgramResult(TIMED_OUT, "", "") if is_over else _run(command, folder, left_s, self._stop)
+                done = ProgramResult(TIMED_OUT, "", "")
+                if left_s > 0 and not self._stop.is_set():
+                    environment = {**_PATIENCE, **build_uv_environment(), "PYTHONPATH": str(folder / "blocked")}
+                    done = run_program(command, deadline_s=left_s, inherited=environment, stop=self._stop)
                 if done.code == 0:
                     found = self._parse_lock(
                         (folder / "pylock.toml").read_text(encoding="utf-8"), unread, wanted.python
@@ -292,9 +298,13 @@ class UvResolver:
     def _parse_lock(self, text: str, unread: dict[str, str], python: str) -> Resolved:
         document: dict[str, Any] = tomllib.loads(text)
         packages = [each for each in document.get("packages", ()) if "version" in each]
-        built = {canonicalize_name(each["name"]): str(each["version"]) for each in packages if not each.get("wheels")}
+        versions = [(canonicalize_name(each["name"]), str(each["version"])) for each in packages]
+        built = {
+            name: version for (name, version), each in zip(versions, packages, strict=True) if not each.get("wheels")
+        }
         return Resolved(
-            packages=tuple(_read_version(canonicalize_name(each["name"]), str(each["version"])) for each in packages),
+            # Without the build of torch, as +cpu in a folder of wheels: the tables choose it.
+            packages=tuple((n, v.partition("+")[0] if n in TORCH_FAMILY else v) for n, v in versions),
             from_source=tuple(built),
             elsewhere=tuple(self._list_elsewhere([(*each, python) for each in built.items()])),
             unread=(
@@ -381,12 +391,6 @@ def find_uv_cache(uv: str) -> Path:
     return Path(run_program(command, deadline_s=CALL_DEADLINE_S, inherited=build_uv_environment()).out.strip())
 
 
-def _list_tables(path: str, text: str) -> Iterator[PackageIndex]:
-    """List the indexes of a pyproject.toml that uv is handed, as it is handed them."""
-    for each in _select_for_uv(tomllib.loads(text))["uv"].get("index", ()) if path.endswith(".toml") else ():
-        yield PackageIndex(strip_login(each.get("url", "")), path, 1, each.get("name", ""))
-
-
 def _require_consent(indexes: Iterable[PackageIndex], mirror: str, allowed: Collection[str]) -> frozenset[str]:
     """Return the addresses of indexes that may be asked. Raises DevkitError for one that the user has not allowed."""
     named = [each for each in indexes if each.needs_consent]
@@ -420,16 +424,6 @@ def _refuse_variables(path: str, text: str) -> None:
                 f"{path}:{number}: it refers to a requirements list on a server, which devkit does not download",
                 "Copy the list into the project, or plan without resolving the packages: --no-resolve.",
             )
-
-
-def _run(command: list[str], folder: Path, left_s: float, stop: threading.Event) -> ProgramResult:
-    environment = {**_PATIENCE, **build_uv_environment(), "PYTHONPATH": str(folder / "blocked")}
-    return run_program(command, deadline_s=left_s, inherited=environment, stop=stop)
-
-
-def _read_version(name: str, version: str) -> tuple[str, str]:
-    """Return a package with its version, without the build of torch, as +cpu in a folder of wheels: the tables choose it."""
-    return name, version.partition("+")[0] if name in TORCH_FAMILY else version
 
 
 def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:

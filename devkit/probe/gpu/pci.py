@@ -31,35 +31,34 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
     functions = list_nvidia_functions(host)
     if isinstance(functions, Unknown):
         return functions, functions
-    gpus = tuple(
-        PciGpu(
-            address=address,
-            device_id=_attribute(host, address, "device"),
-            kernel_driver=(host.link(f"{PCI_DEVICES}/{address}/driver") or "").rpartition("/")[2],
-            max_link_width=_width(_attribute(host, address, "max_link_width")),
-            numa_node=_numa_node(_attribute(host, address, "numa_node")),
-            bridges=_bridges(host.link(f"{PCI_DEVICES}/{address}") or ""),
-            name=_find_name(host, address),
-            is_excluded=_is_excluded(host, address),
-            bar1_bytes=_bar1_bytes(_attribute(host, address, "device"), _attribute(host, address, "resource")),
+    gpus = []
+    for address in (address for address, kind in functions if kind.startswith(DISPLAY_CLASSES)):
+        device_id, node = _attribute(host, address, "device"), parse_int(_attribute(host, address, "numa_node"))
+        said = host.read(f"{DRIVER_GPUS}/{address}/information")
+        model = re.search(r"^Model:\s*(NVIDIA .+?)\s*$", said or "", re.MULTILINE)
+        is_excluded = re.search(r"^GPU Excluded:\s*Yes", said or "", re.MULTILINE) is not None
+        gpus.append(
+            PciGpu(
+                address=address,
+                device_id=device_id,
+                kernel_driver=(host.link(f"{PCI_DEVICES}/{address}/driver") or "").rpartition("/")[2],
+                max_link_width=_width(_attribute(host, address, "max_link_width")),
+                numa_node=Unknown("the firmware does not report it") if node is None or node < 0 else node,
+                bridges=_bridges(host.link(f"{PCI_DEVICES}/{address}") or ""),
+                name=model[1] if model else _find_name(host, device_id.removeprefix("0x")),
+                is_excluded=Unknown("the driver does not describe this GPU") if said is None else is_excluded,
+                bar1_bytes=_bar1_bytes(device_id, _attribute(host, address, "resource")),
+            )
         )
-        for address, kind in functions
-        if kind.startswith(DISPLAY_CLASSES)
-    )
-    return gpus, any(kind.startswith(NVSWITCH_CLASS) for _, kind in functions)
+    return tuple(gpus), any(kind.startswith(NVSWITCH_CLASS) for _, kind in functions)
 
 
 def _attribute(host: Host, address: str, name: str) -> str:
     return (host.read(f"{PCI_DEVICES}/{address}/{name}") or "").strip()
 
 
-def _find_name(host: Host, address: str) -> str | Unknown:
-    described = re.search(
-        r"^Model:\s*(NVIDIA .+?)\s*$", host.read(f"{DRIVER_GPUS}/{address}/information") or "", re.MULTILINE
-    )
-    if described:
-        return described[1]
-    number = _attribute(host, address, "device").removeprefix("0x")
+def _find_name(host: Host, number: str) -> str | Unknown:
+    """Find the name of a device by its number of four digits, "" for none."""
     for path in PCI_NAMES if number else ():
         _, _, of_nvidia = (host.read(path) or "").partition("\n10de  ")
         # A device's line: a tab, its number, two spaces, and its name, which ends in the product in brackets.
@@ -67,13 +66,6 @@ def _find_name(host: Host, address: str) -> str | Unknown:
             product = re.search(r"\[([^]]+)\]$", found[1])
             return f"NVIDIA {product[1] if product else found[1]}"
     return Unknown("neither the driver nor pci.ids names it")
-
-
-def _is_excluded(host: Host, address: str) -> bool | Unknown:
-    text = host.read(f"{DRIVER_GPUS}/{address}/information")
-    if text is None:
-        return Unknown("the driver does not describe this GPU")
-    return re.search(r"^GPU Excluded:\s*Yes", text, re.MULTILINE) is not None
 
 
 def _width(text: str) -> int | Unknown:
@@ -88,11 +80,6 @@ def _bridges(path: str) -> tuple[str, ...] | Unknown:
     """Return what is above a function: /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0 is below two bridges."""
     above = path.removeprefix("/sys/devices/").split("/")[:-1]
     return tuple(above) if path.startswith("/sys/devices/pci") else Unknown("the kernel does not show the bus above it")
-
-
-def _numa_node(text: str) -> int | Unknown:
-    node = parse_int(text)
-    return Unknown("the firmware does not report it") if node is None or node < 0 else node
 
 
 def _bar1_bytes(device_id: str, resource: str) -> int | Unknown:

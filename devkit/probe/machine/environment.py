@@ -104,6 +104,13 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
     if (hardware_s := parse_int(host.read(HARDWARE_CLOCK) or "")) is not None:
         guest_s = parse_int(host.run(("date", "+%s")).out)
         clock_behind_s = Unknown("date did not print the time") if guest_s is None else hardware_s - guest_s
+    # Driver libraries on the container's own file system: those of Windows are mounts, or links to them.
+    mounted = {fields[1] for line in (host.read("/proc/mounts") or "").splitlines() if len(fields := line.split()) > 1}
+    paths_in_image = (f"{folder}/{name}" for folder in IMAGE_FOLDERS for name in IMAGE_LIBRARIES if inside)
+    real = {path: target for path in paths_in_image if (target := host.link(path))}
+    own = (
+        path for path, target in real.items() if not ({path, target} & mounted or target.startswith("/usr/lib/wsl/"))
+    )
     return Wsl(
         has_dxg=host.stat("/dev/dxg") is not None,
         libraries=host.list(WSL_LIBRARIES),
@@ -111,7 +118,7 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
         libnvidia_ml_path=paths[0] if paths else "",
         driver_store=tuple(name for name in host.list(WSL_DRIVERS) if _DRIVER_FOLDER.match(name)),
         libcuda_link_in_cache=cache if isinstance(cache, Unknown) else "libcuda.so" in cache,
-        image_libraries=_image_libraries(host) if inside else (),
+        image_libraries=tuple(own),
         swap_bytes=parse_memory_size(host.read("/proc/meminfo"), "SwapTotal"),
         desktop_tools=Unknown("only the distribution shows it") if inside else bool(host.list(DESKTOP_TOOLS)),
         clock_behind_s=clock_behind_s,
@@ -130,12 +137,3 @@ def _linux_driver_packages(host: Host) -> tuple[str, ...]:
     if host.list("/usr/lib/sysimage/rpm") or host.list("/var/lib/rpm"):
         return tuple(sorted(name for name in host.run(("rpm", "-qa")).out.split() if _LINUX_DRIVER.match(name)))
     return ()
-
-
-def _image_libraries(host: Host) -> tuple[str, ...]:
-    """Driver libraries on the container's own file system: those of Windows are mounts, or links to them."""
-    mounted = {fields[1] for line in (host.read("/proc/mounts") or "").splitlines() if len(fields := line.split()) > 1}
-    paths = (f"{folder}/{name}" for folder in IMAGE_FOLDERS for name in IMAGE_LIBRARIES)
-    real = {path: host.link(path) for path in paths}
-    own = (path for path, target in real.items() if target and not {path, target} & mounted)
-    return tuple(path for path in own if not (real[path] or "").startswith("/usr/lib/wsl/"))

@@ -49,6 +49,7 @@ def read_system(host: Host) -> System:
     os_release = host.read("/etc/os-release") or host.read("/usr/lib/os-release")
     pairs = re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", os_release or "", re.MULTILINE)
     values: dict[str, str] = dict(pairs)
+    by_image = "image" if values.get("ID") in IMAGE_SYSTEMS else ""
     return System(
         platform=platform,
         kernel=kernel,
@@ -74,7 +75,7 @@ def read_system(host: Host) -> System:
         host_name=name or Unknown("neither the kernel nor the environment shows it"),
         managed_by=_find_manager(host),
         is_in_job=any(host.env.get(variable) for variable, _ in SCHEDULERS),
-        image_tool=_find_image_tool(host, values.get("ID", "")),
+        image_tool="rpm-ostree" if host.stat("/run/ostree-booted") is not None else by_image,
         hidden_folders=tuple(folder for folder in SYSTEM_FOLDERS if not host.list(folder))
         if platform in (Platform.LINUX, Platform.WSL2)
         else Unknown("only Linux has these folders"),
@@ -83,12 +84,6 @@ def read_system(host: Host) -> System:
 
 IMAGE_SYSTEMS = ("cos", "bottlerocket", "talos", "flatcar")
 """Systems whose programs only their next image changes, by ID of /etc/os-release."""
-
-
-def _find_image_tool(host: Host, distribution: str) -> str:
-    if host.stat("/run/ostree-booted") is not None:
-        return "rpm-ostree"
-    return "image" if distribution in IMAGE_SYSTEMS else ""
 
 
 def _find_manager(host: Host) -> str:

@@ -62,11 +62,15 @@ def read_limits(host: Host) -> Limits | Unknown:
         selinux = Unknown(f"{SELINUX}/enforce cannot be read")
         if mode is not None:
             selinux = "enforcing" if mode.strip() == "1" else "permissive"
+    soft = re.search(r"^Max locked memory\s+(\d{1,18}|unlimited)\s", limits or "", re.MULTILINE)
+    locked: int | Unknown | None = Unknown(f"{LIMITS} does not report it 'Max locked memory'")
+    if soft is not None:
+        locked = None if soft[1] == "unlimited" else int(soft[1])
     balancing = host.read(NUMA_BALANCING)
     model = re.search(r"^model name\s*: (.{1,200})$", host.read("/proc/cpuinfo") or "", re.MULTILINE)
     interfaces = tuple(name for name in host.list(INTERFACES) if name != "lo")
     return Limits(
-        locked_memory_bytes=_limit(limits, "Max locked memory"),
+        locked_memory_bytes=locked,
         group_memory_bytes=group.memory_bytes,
         out_of_memory_kills=group.kills,
         cpu_count=group.cpu_count,
@@ -101,14 +105,6 @@ def _mps(host: Host) -> Mps | None:
     answers = control is not None and control.kind == "socket"
     own_ipc = re.search(r"^shm /dev/shm ", host.read("/proc/mounts") or "", re.MULTILINE) is not None
     return Mps(folder, answers, settings, own_ipc) if answers or settings else None
-
-
-def _limit(text: str | None, name: str) -> int | Unknown | None:
-    """The soft limit called `name` in /proc/self/limits."""
-    found = re.search(rf"^{name}\s+(\d{{1,18}}|unlimited)\s", text or "", re.MULTILINE)
-    if found is None:
-        return Unknown(f"{LIMITS} does not report it {name!r}")
-    return None if found[1] == "unlimited" else int(found[1])
 
 
 def _numa_nodes(host: Host) -> tuple[int, ...] | Unknown:
