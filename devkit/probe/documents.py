@@ -194,6 +194,15 @@ def parse_object_or_empty(text: str | None, parse: Callable[[str], object] = par
         return {}
 
 
+def parse_words(text: str) -> list[str] | None:
+    """Parse a JSON list of strings, none of them empty, as Dockerfiles and dev containers write a command; None for others."""
+    try:
+        words = parse_json(text)
+    except ValueError:
+        return None
+    return words if isinstance(words, list) and all(isinstance(word, str) and word for word in words) else None
+
+
 def find_toml_line(error: ValueError) -> int:
     """Find the line that a TOML error names; 1 where it names none."""
     found = re.search(r"at line (\d+)", str(error))

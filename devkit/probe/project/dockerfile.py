@@ -1,7 +1,6 @@
 """Dockerfiles: stages, what instructions mean for GPUs, users and secrets, and the secrets in the build context."""
 
 import fnmatch
-import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +9,7 @@ from typing import Any, get_type_hints
 
 from devkit.facts.project import Dockerfile, Setting, Stage, Variable
 from devkit.facts.secrets import contains_token, holds_secret, redact_tokens
-from devkit.probe.documents import InvalidDocument, parse_env
+from devkit.probe.documents import InvalidDocument, parse_env, parse_words
 from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
@@ -140,10 +139,7 @@ class _StageReader:
     def _copy(self, instruction: Instruction) -> None:
         flags = _FLAG.match(instruction.text)
         text = _FLAG.sub("", instruction.text).strip()
-        try:
-            words = [str(each) for each in json.loads(text)] if text.startswith("[") else text.split()
-        except ValueError:
-            words = text.split()
+        words = parse_words(text) or text.split()
         if flags and "--chown" in flags[0] and words:
             self._add("folders", posixpath.normpath(posixpath.join(self._folder, words[-1])))
         if flags and (named := _COPY_FROM.search(flags[0])):

@@ -1,12 +1,11 @@
 """The instructions of a Dockerfile with the values of their variables, and those that have none where they stand."""
 
-import json
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from devkit.probe.documents import parse_words
 from devkit.probe.project.dockerfile import (
     ExpandsTooFar,
     Instruction,
@@ -87,15 +86,10 @@ def _judge(
         remedy = f"{again} between FROM and line {instruction.line}"
         remedy = f"move {line} above the first FROM" if instruction.keyword == "FROM" else remedy
         return f"{name} has no value here, because {line} sets it out of reach", remedy
-    try:
-        words: Any = json.loads(instruction.text)
-    except ValueError:
-        words = None
-    is_list = instruction.keyword in _RUN_LATER and isinstance(words, list) and words
-    for name in used if is_list else ():
-        if not _SHELL.fullmatch(posixpath.basename(str(words[0]))):
-            return (
-                f"no shell reads a list, so that ${name} stays as it is written",
-                "write the command as text, without brackets",
-            )
+    words = parse_words(instruction.text) if instruction.keyword in _RUN_LATER else None
+    for name in used if words and not _SHELL.fullmatch(posixpath.basename(words[0])) else ():
+        return (
+            f"no shell reads a list, so that ${name} stays as it is written",
+            "write the command as text, without brackets",
+        )
     return "", ""

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from devkit.facts.project import MadeUser
 from devkit.formats.shell import ShellCommand, command_from_words, parse_commands
-from devkit.probe.documents import parse_json
+from devkit.probe.documents import parse_words
 
 _COMPILER = re.compile(
     r"^(?:gcc|g\+\+|clang|build-essential|build-base|gcc-c\+\+|gcc_linux-64|gxx_linux-64|compilers|c-compiler|gxx)"
@@ -46,14 +46,8 @@ _FAILS_WITHOUT = re.compile(
 @lru_cache(maxsize=256)  # a command reads its project several times
 def parse_shell_text(text: str) -> tuple[ShellCommand, ...]:
     """Parse a shell text, or a JSON list with the words of one command, as Dockerfiles and dev containers have both."""
-    if text.lstrip().startswith("["):
-        try:
-            listed = parse_json(text)
-        except ValueError:
-            listed = None
-        if isinstance(listed, list) and all(isinstance(word, str) and word for word in listed):
-            return tuple(command_from_words(listed))
-    return tuple(parse_commands(text))
+    words = parse_words(text)
+    return tuple(parse_commands(text) if words is None else command_from_words(words))
 
 
 def find_compilers(commands: Iterable[ShellCommand]) -> tuple[str, ...]:
