@@ -2,7 +2,6 @@
 
 import re
 from calendar import timegm
-from collections.abc import Iterator
 
 from devkit.doctor.model import NotApplicable
 from devkit.doctor.preconditions import NVML_DRIVER_NOT_LOADED, require, require_nvml
@@ -134,15 +133,6 @@ def has_missing_gpus(facts: Facts) -> bool:
 def has_fewer_gpus_than_bus(facts: Facts) -> bool:
     """Say if a GPU on the bus is missing from NVML's list, or NVML gives no list at all."""
     return has_missing_gpus(facts) or not isinstance(facts.nvml, NvmlAnswer | Unknown)
-
-
-def list_process_bytes(health: GpuHealth) -> Iterator[int]:
-    """Yield the memory of each visible process in bytes, where the driver says."""
-    if isinstance(health.processes, Unknown):
-        return
-    for process in health.processes:
-        if isinstance(process.memory_bytes, int):
-            yield process.memory_bytes
 
 
 DAY_S = 86_400

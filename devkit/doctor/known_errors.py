@@ -121,7 +121,10 @@ def _explain_words(words: Words, facts: TextFacts, *, machine: Machine | None, i
     ordered, reports = _put_in_order(errors, reports, words)
     if goes_on_well(words, (*ordered, *reports)):
         harmless, ordered, reports = [*harmless, *(replace(each, is_harmless=True) for each in ordered)], [], []
-    weak = () if is_ours or (machine and machine.is_of_text) else _find_weak(ordered, words)
+    # Errors of any field that a program of another one reports; a lone line is asked about.
+    is_asked = is_ours or (machine and machine.is_of_text) or len(words.starts) == 1
+    common = () if is_asked else tuple(each for each in ordered if each.is_common)
+    weak = tuple(each for each in common if words.is_of_another_field(each.position, _find_end(each)))
     ordered = [match for match in ordered if match not in weak]
     ordered = [_add_rivals(_add_alternatives(match, facts), rivals) for match in ordered]
     answer = TextAnswer(tuple(_judge_certainty(_limit_causes(ordered))))
@@ -262,16 +265,13 @@ def _describe_rest(
     notes = [each for each in harmless if each.severity is Severity.NOTE]
     if notes and unknown.is_healthy:
         return TextAnswer(_order(notes, words))
-    return TextAnswer((), unknown, () if unknown.is_healthy else _list_nearest(weak, words.lowered))
+    if unknown.is_healthy:
+        return TextAnswer((), unknown)
+    from devkit.doctor.signatures.nearest import MAX_NEAREST, Nearest, find_nearest
 
-
-def _find_weak(matches: list[Match], words: Words) -> tuple[Match, ...]:
-    """Return the errors of any field that a program of another one reports; a lone line is asked about."""
-    if len(words.starts) == 1:
-        return ()
-    return tuple(
-        each for each in matches if each.is_common and words.is_of_another_field(each.position, _find_end(each))
-    )
+    # What it resembles: errors too weak to be named, else entries of the catalog.
+    named = tuple(Nearest(match.code or match.family, match.cause, match.matched) for match in weak)
+    return TextAnswer((), unknown, named[:MAX_NEAREST] or find_nearest(words.lowered))
 
 
 def _judge_certainty(matches: list[Match]) -> list[Match]:
@@ -375,14 +375,6 @@ def _chain(matches: list[Match], words: Words) -> list[Match]:
         else:
             chained.append(match)
     return chained
-
-
-def _list_nearest(weak: Iterable[Match], lowered: str) -> "tuple[Nearest, ...]":
-    """Return what a text without a known error resembles: errors too weak to be named, else entries of the catalog."""
-    from devkit.doctor.signatures.nearest import MAX_NEAREST, Nearest, find_nearest
-
-    named = tuple(Nearest(match.code or match.family, match.cause, match.matched) for match in weak)
-    return named[:MAX_NEAREST] or find_nearest(lowered)
 
 
 def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple[Line, ...]:

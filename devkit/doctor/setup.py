@@ -11,7 +11,7 @@ from devkit.doctor.report.report import Report
 from devkit.facts.engine import Engine, EngineKind, Toolkit
 from devkit.facts.gpu import NvmlAnswer
 from devkit.facts.model import Facts
-from devkit.facts.values import Release, Unknown
+from devkit.facts.values import Release
 
 _ENGINES = {EngineKind.DOCKER: "Docker", EngineKind.DOCKER_DESKTOP: "Docker Desktop", EngineKind.PODMAN: "Podman"}
 
@@ -33,10 +33,18 @@ def plan_setup(facts: Facts, report: Report) -> Setup:
         return Setup(("this machine has no NVIDIA GPU, so it needs no driver or Container Toolkit",), ())
     ready, steps = [], []
     driver = f"driver {facts.nvml.driver}" if isinstance(facts.nvml, NvmlAnswer) else ""
+    kind, engine = None, ""
+    if isinstance(facts.engine, Engine):
+        kind, number = facts.engine.kind, facts.engine.version
+        engine = f"{_ENGINES[kind]} {number}" if isinstance(number, Release) else _ENGINES[kind]
+    version = facts.toolkit.version if isinstance(facts.toolkit, Toolkit) else None
+    toolkit = f"Container Toolkit {version}" if isinstance(version, Release) else ""
+    if kind is EngineKind.DOCKER_DESKTOP:
+        toolkit = "Container Toolkit: part of Docker Desktop"
     parts = (
         (("DRV", "WSL"), driver, tuple(_install("install-driver", facts, wanted="for its GPU"))),
-        (("ENG",), _describe_engine(facts), tuple(_install("install-engine", facts))),
-        (("CTK", "CDI"), _describe_toolkit(facts), tuple(_install("install-toolkit", facts))),
+        (("ENG",), engine, tuple(_install("install-engine", facts))),
+        (("CTK", "CDI"), toolkit, tuple(_install("install-toolkit", facts))),
     )
     for prefixes, description, installation in parts:
         faults = [
@@ -50,24 +58,10 @@ def plan_setup(facts: Facts, report: Report) -> Setup:
             ready.append(description)
         else:
             steps += installation
-    is_podman = isinstance(facts.engine, Engine) and facts.engine.kind is EngineKind.PODMAN
+    is_podman = kind is EngineKind.PODMAN
     run = "podman run --rm --device nvidia.com/gpu=all" if is_podman else "docker run --rm --gpus all"
     trial = Fix("Try it.", (f"{run} ubuntu nvidia-smi", "devkit doctor"), where=find_host_side(facts))
     return Setup(tuple(ready), (*steps, trial))
-
-
-def _describe_engine(facts: Facts) -> str:
-    if not isinstance(facts.engine, Engine):
-        return ""
-    version = "" if isinstance(facts.engine.version, Unknown) else f" {facts.engine.version}"
-    return f"{_ENGINES[facts.engine.kind]}{version}"
-
-
-def _describe_toolkit(facts: Facts) -> str:
-    if isinstance(facts.engine, Engine) and facts.engine.kind is EngineKind.DOCKER_DESKTOP:
-        return "Container Toolkit: part of Docker Desktop"
-    version = facts.toolkit.version if isinstance(facts.toolkit, Toolkit) else None
-    return f"Container Toolkit {version}" if isinstance(version, Release) else ""
 
 
 def _install(name: str, facts: Facts, **values: str) -> Iterator[Fix]:

@@ -144,22 +144,18 @@ def hub_grants_the_model(facts: Facts) -> Iterator[Problem]:
     if not call.model or isinstance(call.model_status, Unknown):
         return
     error = call.model_error if isinstance(call.model_error, str) else ""
-    name = _find_model_problem(call, call.model_status, error)
-    if name:
-        evidence = f"HEAD {call.model}/resolve/main/config.json: {call.model_status} {error}".strip()
-        yield problem(name, model=call.model, subject=call.model, evidence=(evidence,))
-
-
-def _find_model_problem(call: HubCall, status: int, error: str) -> str:
-    if error == "GatedRepo":
-        has_token = not isinstance(call.token_status, Unknown) and call.token_status < _UNAUTHORIZED
-        return "gated" if has_token else "gated-without-token"
-    return {
+    name = {
         _UNAUTHORIZED: "unknown-model",
         _NOT_FOUND: "unknown-model",
         _FORBIDDEN: "address-refused",
         _TOO_MANY_REQUESTS: "too-many-requests",
-    }.get(status, "")
+    }.get(call.model_status, "")
+    if error == "GatedRepo":
+        has_token = not isinstance(call.token_status, Unknown) and call.token_status < _UNAUTHORIZED
+        name = "gated" if has_token else "gated-without-token"
+    if name:
+        evidence = f"HEAD {call.model}/resolve/main/config.json: {call.model_status} {error}".strip()
+        yield problem(name, model=call.model, subject=call.model, evidence=(evidence,))
 
 
 @check("HUB009")

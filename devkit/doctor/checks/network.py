@@ -56,7 +56,12 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
 @check("NET003", require_visible_gpu)
 def nodes_reach_each_other(facts: Facts) -> Iterator[Problem]:
     limits = require(facts.limits)
-    signs = _find_multi_node_signs(limits)
+    # What the launchers' variables say of several nodes.
+    counts = {name: _find_setting(limits, name) or "" for name in ("NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
+    signs = [f"{name}={value}" for name, value in counts.items() if value.isdigit() and int(value) > 1]
+    world, local = _find_setting(limits, "WORLD_SIZE") or "", _find_setting(limits, "LOCAL_WORLD_SIZE") or ""
+    if world.isdigit() and local.isdigit() and int(world) > int(local):
+        signs.append(f"WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local}")
     skip_if(not signs, "this does not look like a run on several nodes")
     if _find_setting(limits, "NCCL_SOCKET_IFNAME"):
         return
@@ -70,16 +75,6 @@ def nodes_reach_each_other(facts: Facts) -> Iterator[Problem]:
             interface=default or interfaces[0],
             evidence=(*signs, f"/sys/class/net: {join_words(interfaces)}", "NCCL_SOCKET_IFNAME is not set"),
         )
-
-
-def _find_multi_node_signs(limits: Limits) -> tuple[str, ...]:
-    """What the launchers' variables say of several nodes."""
-    counts = {name: _find_setting(limits, name) or "" for name in ("NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
-    signs = [f"{name}={value}" for name, value in counts.items() if value.isdigit() and int(value) > 1]
-    world, local = _find_setting(limits, "WORLD_SIZE") or "", _find_setting(limits, "LOCAL_WORLD_SIZE") or ""
-    if world.isdigit() and local.isdigit() and int(world) > int(local):
-        signs.append(f"WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local}")
-    return tuple(signs)
 
 
 @check("NET004", require_visible_gpu)

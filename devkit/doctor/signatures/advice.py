@@ -38,7 +38,9 @@ def read_advice(text: Words, facts: TextFacts) -> Match | None:
         fix = None
         if advice and len(said.split()) >= _MIN_WORDS:
             fix = Fix(f"Follow the advice in the message: {advice[:MAX_SHOWN].rstrip('. ')}.", (), Side.PROJECT)
-        if needed and (package := _name_package(needed["package"])):
+        package = canonicalize_name(needed["package"]) if needed else ""
+        package = "torch" if package == "pytorch" else package
+        if needed and package in load_distributions().values():
             bound, version = f"{needed['bound']}{needed['version']}", facts.find_version(package)
             if version and satisfies(version, bound):
                 continue
@@ -59,9 +61,3 @@ def read_advice(text: Words, facts: TextFacts) -> Match | None:
                 is_common=True,
             )
     return None
-
-
-def _name_package(name: str) -> str:
-    """Return the package of a name in a message, "" for what the tables do not know."""
-    package = {"pytorch": "torch"}.get(name.lower(), canonicalize_name(name))
-    return package if package in load_distributions().values() else ""

@@ -66,21 +66,17 @@ def _find_torch_fix(values: TextFacts, capabilities: tuple[ComputeCapability, ..
     )
 
 
-def _find_capability(gpu: str) -> tuple[ComputeCapability, ...]:
-    if not gpu:
-        return ()
-    from devkit.compat.gpus import find_gpu
-
-    found = find_gpu(gpu)
-    return (found.capability,) if found else ()
-
-
 def _fix_torch_for_gpu(captures: Mapping[str, str], values: TextFacts) -> Fix | None:
     try:
         named = (parse_capability(captures["arch"]),) if "arch" in captures else ()
     except ValueError:
         return None
-    capabilities = named or values.capabilities or _find_capability(values.find("gpu"))
+    capabilities = named or values.capabilities
+    if not capabilities and (gpu := values.find("gpu")):
+        from devkit.compat.gpus import find_gpu
+
+        found = find_gpu(gpu)
+        capabilities = (found.capability,) if found else ()
     if not capabilities:
         return None
     names = " and ".join(each.sm for each in capabilities)

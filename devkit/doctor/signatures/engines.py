@@ -120,7 +120,13 @@ def fit_to_engine(fix: Fix, facts: TextFacts) -> Fix:
     commands = tuple(dict.fromkeys(each for part in parts for each in convert(part)))
     summary = fix.summary
     if engine in OF_CONTAINER and _DOCKER_WORDS.search(summary) and runs:
-        summary = _summarize(runs, engine)
+        options, where = (
+            _load_options(),
+            {"kubernetes": "in the pod's spec", "podman": "when Podman creates the container"},
+        )
+        names = dict.fromkeys(name for run in runs for name, _ in run.options if name in options)
+        said = ", ".join(options[name].does for name in names) or "Change it"
+        summary = f"{said[0].upper()}{said[1:]} {where.get(engine, 'when the container starts')}."
     is_gone = engine in ("podman", "apptainer", "enroot") and fix.restart is Restart.ENGINE
     return replace(fix, summary=summary, commands=commands, restart=Restart.NONE if is_gone else fix.restart)
 
@@ -186,14 +192,6 @@ def _replace_snap(facts: TextFacts) -> Fix:
         summary="Replace the snap with Docker Engine, which reads the toolkit's settings; first save the images and volumes that you need.",
         commands=(*fix.commands, *install, *list_configure_commands("docker")),
     )
-
-
-def _summarize(runs: list[_Run], engine: str) -> str:
-    names = dict.fromkeys(name for run in runs for name, _ in run.options if name in _load_options())
-    does = [_load_options()[name].does for name in names]
-    said = ", ".join(does) or "Change it"
-    where = {"kubernetes": "in the pod's spec", "podman": "when Podman creates the container"}
-    return f"{said[0].upper()}{said[1:]} {where.get(engine, 'when the container starts')}."
 
 
 def _parse_run(command: str) -> _Run | None:

@@ -69,12 +69,18 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Problem]:
     if settings.error:
         evidence = (f"{path}: {settings.error}",)
         yield problem("invalid", path=path, error=settings.error, evidence=evidence)
+    images: list[str] = []
+    if isinstance(facts.project, Project):
+        named = (
+            *(each.image for each in facts.project.services),
+            *(each.image for each in facts.project.dev_containers),
+        )
+        images = [image.value for image in named if image is not None]
+        images += [stage.image for file in facts.project.dockerfiles for stage in file.stages]
     for helper in settings.credential_helpers:
         if not helper.path:
             key = ("credHelpers", helper.registry) if helper.registry else ("credsStore",)
-            is_used = not helper.registry or any(
-                image.startswith(f"{helper.registry}/") for image in _list_images(facts)
-            )
+            is_used = not helper.registry or any(image.startswith(f"{helper.registry}/") for image in images)
             yield problem(
                 "helper-missing",
                 severity=None if is_used else Severity.NOTE,
@@ -85,17 +91,6 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Problem]:
                 evidence=(f"{path}: {'.'.join(key)} is {helper.name}", f"no docker-credential-{helper.name} on PATH"),
                 repairs=(Repair(RepairKind.REMOVE, path, key),),
             )
-
-
-def _list_images(facts: Facts) -> Iterator[str]:
-    """List the images that the project's files name."""
-    if isinstance(facts.project, Project):
-        named = [
-            *(each.image for each in facts.project.services),
-            *(each.image for each in facts.project.dev_containers),
-        ]
-        yield from (image.value for image in named if image is not None)
-        yield from (stage.image for file in facts.project.dockerfiles for stage in file.stages)
 
 
 @check("ENG018", causes=("ENG001",))

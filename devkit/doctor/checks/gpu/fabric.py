@@ -166,28 +166,18 @@ def nvlinks_are_sound(facts: Facts) -> Iterator[Problem]:
 
 
 def _tell_links(name: str, states: list[GpuWithHealth]) -> Problem:
-    gpus = join_words(format_gpu(gpu) for gpu, _ in states)
+    gpus, evidence = join_words(format_gpu(gpu) for gpu, _ in states), []
+    for gpu, health in states:
+        count, errors, rate = health.nvlink_count, health.nvlink_errors, health.nvlink_errors_per_s
+        links = f"of {format_count(count, 'NVLink')}" if isinstance(count, int) else "NVLinks"
+        counted = format_count(errors, "error") if isinstance(errors, int) else "errors not counted"
+        counted += f", {rate:g} a second" if isinstance(errors, int) and isinstance(rate, float) else ""
+        evidence.append(f"{format_gpu(gpu)} {gpu.name}: {health.nvlink_active} {links} up, {counted}")
     return problem(
         name,
         gpus=gpus,
         have="has" if len(states) == 1 else "have",
         limit=round(NVLINK_ERRORS_PER_S),
         subject=gpus,
-        evidence=(
-            f"{format_gpu(gpu)} {gpu.name}: {_format_links(health)} up, {_format_errors(health)}"
-            for gpu, health in states
-        ),
+        evidence=evidence,
     )
-
-
-def _format_links(health: GpuHealth) -> str:
-    if not isinstance(health.nvlink_count, int):
-        return f"{health.nvlink_active} NVLinks"
-    return f"{health.nvlink_active} of {format_count(health.nvlink_count, 'NVLink')}"
-
-
-def _format_errors(health: GpuHealth) -> str:
-    if not isinstance(health.nvlink_errors, int):
-        return "errors not counted"
-    rate = f", {health.nvlink_errors_per_s:g} a second" if isinstance(health.nvlink_errors_per_s, float) else ""
-    return f"{format_count(health.nvlink_errors, 'error')}{rate}"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import CUDA_CODES, DEEP_CODES, PYTHON_CODES
-from devkit.doctor.gpus import GpuWithHealth, format_gpu, list_process_bytes, require_gpu_health_field
+from devkit.doctor.gpus import GpuWithHealth, format_gpu, require_gpu_health_field
 from devkit.doctor.model import Severity, check
 from devkit.doctor.preconditions import (
     is_in_container,
@@ -17,7 +17,7 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import UNSEEN_MEMORY_BYTES, UNSEEN_MEMORY_SHARE
-from devkit.facts.gpu import Gpu, GpuHealth
+from devkit.facts.gpu import Gpu
 from devkit.facts.model import Facts
 from devkit.text import format_bytes, format_count, join_words
 
@@ -60,32 +60,23 @@ def mps_is_reachable(facts: Facts) -> Iterator[Problem]:
 @check("GPU019")
 def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Problem]:
     for gpu, health in require_gpu_health_field(facts, "processes"):
-        unseen_bytes = _unseen_bytes(gpu, health)
-        if unseen_bytes is not None:
+        if gpu.mig_enabled is True or health.virtualization == "vgpu":
+            continue
+        if not isinstance(gpu.memory_bytes, int) or not isinstance(gpu.free_bytes, int):
+            continue
+        processes = health.processes if isinstance(health.processes, tuple) else ()
+        sizes = [process.memory_bytes for process in processes if isinstance(process.memory_bytes, int)]
+        used_bytes = gpu.memory_bytes - gpu.free_bytes
+        unseen_bytes = used_bytes - sum(sizes)
+        # The driver itself takes some.
+        allowance_bytes = max(UNSEEN_MEMORY_BYTES, int(gpu.memory_bytes * UNSEEN_MEMORY_SHARE))
+        if unseen_bytes > allowance_bytes and len(sizes) == len(processes):
             yield problem(
                 "unseen-in-container" if is_in_container(facts) else "unseen",
                 index=gpu.index,
                 size=format_bytes(unseen_bytes),
-                evidence=(f"used {_find_used_bytes(gpu)} B, by visible processes {sum(list_process_bytes(health))} B",),
+                evidence=(f"used {used_bytes} B, by visible processes {sum(sizes)} B",),
             )
-
-
-def _unseen_bytes(gpu: Gpu, health: GpuHealth) -> int | None:
-    """Memory in use beyond what processes and the driver itself explain; None where nothing is missing or not known."""
-    if gpu.mig_enabled is True or health.virtualization == "vgpu" or not isinstance(gpu.memory_bytes, int):
-        return None
-    processes = health.processes if isinstance(health.processes, tuple) else ()
-    if any(not isinstance(process.memory_bytes, int) for process in processes):
-        return None
-    missing = _find_used_bytes(gpu) - sum(list_process_bytes(health))
-    allowance = max(UNSEEN_MEMORY_BYTES, int(gpu.memory_bytes * UNSEEN_MEMORY_SHARE))
-    return missing if missing > allowance else None
-
-
-def _find_used_bytes(gpu: Gpu) -> int:
-    if not isinstance(gpu.memory_bytes, int) or not isinstance(gpu.free_bytes, int):
-        return 0
-    return gpu.memory_bytes - gpu.free_bytes
 
 
 @check("GPU003", causes=(*CUDA_CODES, *PYTHON_CODES))
