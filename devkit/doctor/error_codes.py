@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 
 from devkit.doctor.model import Confidence
@@ -50,23 +49,12 @@ def find_cuda_error(text: str) -> CudaErrorMeaning | None:
     return next((meaning for meaning in known if any(words.lower() in lowered for words in meaning.texts)), None)
 
 
-class XidRemedy(StrEnum):
-    """The first thing to do about an Xid, as NVIDIA's catalog puts it."""
-
-    RESTART_PROGRAM = "restart the program"
-    RESET_GPU = "reset the GPU"
-    RESTART_MACHINE = "restart the machine"
-    CHECK_POWER = "check the power cables"
-    CHECK_LINK = "check the NVLink connection"
-    NOTHING = "nothing"
-
-
 @dataclass(frozen=True)
 class XidMeaning:
-    """The meaning of one Xid number, and the first remedy."""
+    """The meaning of one Xid number, and what to do first, as NVIDIA's catalog puts it: "reset the GPU", or "nothing"."""
 
     summary: str
-    remedy: XidRemedy
+    remedy: str
 
 
 XID_FALLEN_OFF_THE_BUS = 79
@@ -80,7 +68,7 @@ XID_ROW_REMAP_FAILED = 64
 def load_xids() -> Mapping[int, XidMeaning]:
     """Return the meaning of each known Xid number."""
     return {
-        int(number): XidMeaning(summary, XidRemedy(remedy))
+        int(number): XidMeaning(summary, remedy)
         for remedy, rows in load("devkit.doctor", "error_codes")["xid"].items()
         for number, summary in rows.items()
     }

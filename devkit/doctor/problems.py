@@ -9,10 +9,10 @@ made the environment, a command that begins with `pip` is uv's.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, wraps
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from devkit.doctor import fixes
 from devkit.doctor.danger import put_restarts_last, withhold
@@ -30,7 +30,7 @@ from devkit.doctor.model import (
     format_location,
 )
 from devkit.doctor.preconditions import find_platform, is_in_container
-from devkit.facts.decode import decode_fields
+from devkit.facts.decode import decode_fields, get_options
 from devkit.facts.dependencies import FileLine
 from devkit.facts.machine import Container
 from devkit.facts.model import Facts
@@ -40,6 +40,7 @@ from devkit.formats.shipped import load
 
 _CATALOG = "devkit.doctor.signatures"
 _MACRO = re.compile(r"\{([a-z_]+)\}")
+_T = TypeVar("_T")
 
 SIDES: Mapping[str, Callable[[Facts], Side]] = {
     "machine": fixes.find_host_side,
@@ -223,7 +224,7 @@ def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterato
         yield from fixes.refresh_cdi(facts)
     else:
         quoted = {key: _quote(value) for key, value in values.items()}
-        yield from fixes.list_commands(facts, name, **quoted)
+        yield from fixes.list_commands(facts, name, **quoted)  # type: ignore[arg-type]
 
 
 def _quote(value: object) -> str:
@@ -368,5 +369,12 @@ def decode_fix_rows(given: Any) -> tuple[FixRow, ...]:  # noqa: ANN401 - as TOML
 @cache
 def build_unknown_facts() -> Facts:
     """Build the facts of a machine that nobody has read."""
-    unknown = Unknown("no machine was read")
-    return Facts(**{each.name: "" if each.type in (str, "str") else unknown for each in fields(Facts)})  # type: ignore[arg-type]
+    return build_unread(Facts, "no machine was read")
+
+
+def build_unread(kind: type[_T], reason: str, /, **known: object) -> _T:
+    """Build facts of which only `known` was read; the others are Unknown where they may be, else empty."""
+    others = {name: each for name, each in get_type_hints(kind).items() if name not in known}
+    return kind(
+        **known, **{name: Unknown(reason) if Unknown in get_options(each) else each() for name, each in others.items()}
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.doctor.error_codes import XidRemedy, load_xids
+from devkit.doctor.error_codes import load_xids
 from devkit.facts.gpu import FailedGpu, KernelLog, NvmlEnd, NvmlFailure, PciGpu, Xid
 from devkit.facts.machine import Torch
 from devkit.facts.values import Unknown
@@ -105,9 +105,8 @@ def test_reports_on_one_gpu_are_one_finding_with_all_their_lines():
 
 
 def test_every_remedy_has_its_advice():
-    for number, meaning in load_xids().items():
+    for number in load_xids():
         assert find_all("GPU006", logged(xid(number)))[0].fix.summary.endswith(".")
-        assert meaning.remedy in XidRemedy
 
 
 def test_a_lost_gpu_does_not_excuse_what_has_nothing_to_do_with_it():

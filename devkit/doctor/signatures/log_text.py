@@ -159,6 +159,16 @@ class Words:
         return list_words(self.lowered)
 
     @cached_property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where each line starts, and where the next one would."""
+        return tuple(pairwise((*self.starts, len(self.shown) + 1)))
+
+    def list_lines(self) -> Iterator[tuple[int, str, int]]:
+        """Yield the number, the text and the position of each line."""
+        for (start, end), line in zip(self.spans, self.lines, strict=False):
+            yield line, self.shown[start : end - 1], start
+
+    @cached_property
     def is_about_gpus(self) -> bool:
         """Return True for a text with a word of this field."""
         return is_about_gpus(self.lowered)
@@ -166,8 +176,7 @@ class Words:
     @cached_property
     def is_history(self) -> bool:
         """Return True for a list of changes, whose lines tell of errors that were mended: git log, or a changelog."""
-        lines = [self.shown[start : end - 1] for start, end in pairwise((*self.starts, len(self.shown) + 1))]
-        matches = [_OF_HISTORY.match(line) for line in lines[:_MAX_HISTORY]]
+        matches = [_OF_HISTORY.match(self.shown[start : end - 1]) for start, end in self.spans[:_MAX_HISTORY]]
         is_log = bool(matches) and matches[0] is not None and matches[0]["commit"] is not None
         return is_log or (len(matches) > 2 and all(matches) and any(found and found["heading"] for found in matches))
 
@@ -177,8 +186,9 @@ class Words:
 
     def join_lines(self) -> "Words":
         """Return the words with nothing between the lines, as a terminal that wraps within words broke them."""
-        spans = tuple(pairwise((*self.starts, len(self.shown) + 1)))
-        shown, lowered = ("".join(text[start : end - 1] for start, end in spans) for text in (self.shown, self.lowered))
+        shown, lowered = (
+            "".join(text[start : end - 1] for start, end in self.spans) for text in (self.shown, self.lowered)
+        )
         starts = tuple(start - place for place, start in enumerate(self.starts))
         return Words(shown, lowered, starts, self.lines, self.sources)
 

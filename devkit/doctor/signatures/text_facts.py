@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 from devkit.compat.specifiers import canonicalize_name
-from devkit.doctor.problems import build_unknown_facts
+from devkit.doctor.problems import build_unknown_facts, build_unread
 from devkit.doctor.signatures.log_text import Words
 from devkit.facts.decode import decode_fields
-from devkit.facts.engine import Engine, EngineKind
+from devkit.facts.engine import Endpoint, Engine, EngineKind
 from devkit.facts.machine import Distribution, Platform, System
 from devkit.facts.model import Facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
@@ -61,6 +62,7 @@ _SIGNS = load(__package__, "engines")
 _ENGINES = {name: re.compile(words) for name, words in _SIGNS["words"].items()}
 _FORMS = {name: re.compile(words) for name, words in _SIGNS["form"].items()}
 _DOCKERS = ("docker", "snap", "rootless", "desktop")
+_NOT_SHOWN = "the text does not show it"
 PACKAGES = (
     "torch", "torchvision", "torchaudio", "triton", "transformers", "tokenizers", "accelerate", "peft", "trl",
     "datasets", "bitsandbytes", "flash-attn", "xformers", "deepspeed", "vllm", "sglang", "numpy", "tensorflow", "jax",
@@ -202,32 +204,31 @@ class TextFacts:
     def facts(self) -> Facts:
         """The facts as those of a machine, Unknown where the text says nothing."""
         base = self.machine or build_unknown_facts()
-        system, engine = self._describe_system(), _describe_engine(self.engine)
-        if system is not None and isinstance(base.system, Unknown):
+        distribution, engine = self.find("distribution"), self.engine
+        if (distribution or self.find("wsl")) and isinstance(base.system, Unknown):
+            system = build_unread(
+                System,
+                _NOT_SHOWN,
+                platform=Platform.WSL2 if self.list_values("wsl") else Platform.LINUX,
+                kernel=self.find("kernel"),
+                machine=self.processor or "",
+                distribution=Distribution(distribution, (), "", distribution) if distribution else Unknown(_NOT_SHOWN),
+            )
             base = replace(base, system=system)
-        if engine is not None and not isinstance(base.engine, Engine):
-            base = replace(base, engine=engine)
+        if engine in (*_DOCKERS, "podman") and not isinstance(base.engine, Engine):
+            kinds = {"podman": EngineKind.PODMAN, "desktop": EngineKind.DOCKER_DESKTOP}
+            shown = build_unread(
+                Engine,
+                _NOT_SHOWN,
+                endpoint=Endpoint("", ""),
+                kind=kinds.get(engine, EngineKind.DOCKER),
+                is_rootless=engine == "rootless",
+                is_snap=engine == "snap",
+            )
+            base = replace(base, engine=shown)
         if base is not build_unknown_facts() and self.machine is None and not self.find("inside"):
             base = replace(base, container=None)
         return base
-
-    def _describe_system(self) -> System | None:
-        distribution = self.find("distribution")
-        if not (distribution or self.find("wsl")):
-            return None
-        unknown = Unknown("the text does not show it")
-        return System(
-            platform=Platform.WSL2 if self.list_values("wsl") else Platform.LINUX,
-            kernel=self.find("kernel"),
-            machine=self.processor or "",
-            distribution=Distribution(distribution, (), "", distribution) if distribution else unknown,
-            glibc=unknown,
-            memory_bytes=unknown,
-            is_root=False,
-            in_docker_group=unknown,
-            docker_group_is_active=unknown,
-            runs_systemd=unknown,
-        )
 
 
 def _parse_mib(text: str) -> float:
@@ -238,34 +239,6 @@ def _parse_mib(text: str) -> float:
 
 def _parse(version: str) -> Release | None:
     return Release.parse(version) if version else None
-
-
-def _describe_engine(name: str) -> Engine | None:
-    if name not in (*_DOCKERS, "podman"):
-        return None
-    from devkit.facts.engine import Endpoint
-
-    unknown = Unknown("the text does not show it")
-    kinds = {"podman": EngineKind.PODMAN, "desktop": EngineKind.DOCKER_DESKTOP}
-    return Engine(
-        endpoint=Endpoint("", ""),
-        kind=kinds.get(name, EngineKind.DOCKER),
-        version=unknown,
-        api_version="",
-        operating_system="",
-        machine="",
-        runtimes=(),
-        default_runtime="",
-        cdi_spec_dirs=(),
-        cdi_devices=unknown,
-        is_rootless=name == "rootless",
-        has_selinux=False,
-        cgroup_driver="",
-        cgroup_version="",
-        root_dir="",
-        is_snap=name == "snap",
-        hook_on_path=unknown,
-    )
 
 
 def read_text_facts(words: Words) -> TextFacts:
@@ -302,8 +275,11 @@ def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
             if count == MAX_STATED:
                 break
             value = found[found.lastindex or 1]
-            if name == "distribution":
-                value = _name_distribution(found)
+            if name == "distribution" and found[2]:
+                signs = {".fc": "fedora", "-arch": "arch", "-zen": "arch", "pacman": "arch", "zypper": "opensuse"}
+                value = next((each for sign, each in signs.items() if sign in found[0]), "rhel")
+            elif name == "distribution":
+                value = str(_SIGNS["distribution"].get(found[1].lower(), "rhel"))
             elif name == "python":  # a tag such as cp311 has no dot
                 value = f"3.{value[1:].removeprefix('.')}"
             yield name, value, found.start()
@@ -313,13 +289,6 @@ def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
         if package in lowered or package.replace("-", "_") in lowered:
             for version, position in read_versions(lowered, package).items():
                 yield f"package:{package}", version, position
-
-
-def _name_distribution(found: re.Match[str]) -> str:
-    if found[2]:
-        signs = {".fc": "fedora", "-arch": "arch", "-zen": "arch", "pacman": "arch", "zypper": "opensuse"}
-        return next((name for sign, name in signs.items() if sign in found[0]), "rhel")
-    return str(_SIGNS["distribution"].get(found[1].lower(), "rhel"))
 
 
 def read_versions(lowered: str, package: str) -> dict[str, int]:
@@ -342,9 +311,8 @@ def read_versions(lowered: str, package: str) -> dict[str, int]:
 
 def _read_commands(words: Words) -> Iterator[TextFact]:
     """Yield the command lines of the user, where the text has lines."""
-    bounds = (*words.starts[1:], len(words.shown) + 1)
-    for start, end, line in zip(words.starts[:4000], bounds, words.lines, strict=False):
-        text = words.shown[start : min(end - 1, start + 400)]
+    for line, whole, _ in islice(words.list_lines(), 4000):
+        text = whole[:400]
         found = _PROMPT.match(text)
         command = _COMMAND.match(text[found.end() :] if found else text)
         if command and (found or not re.search(r": |\berror\b", text[:60], re.IGNORECASE)):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from devkit.doctor.signatures.frames import list_packages
 from devkit.doctor.signatures.log_text import Excerpt, Words
@@ -124,7 +125,7 @@ def describe_unknown(
         harmless: Lines that only look like errors.
         weak: Lines of errors, whatever their form, whose cause the text leaves open.
     """
-    lines = tuple(_list_lines(words))
+    lines = tuple(islice(words.list_lines(), _MAX_LINES))
     reported = {*harmless, *(each.line for each in reports)}
     open_lines = frozenset(weak)
     found = () if words.is_history else _find_errors(lines, words)
@@ -146,12 +147,14 @@ def describe_unknown(
     packages = list_packages(words.shown[:position])
     package = next((each for each in reversed(packages) if each), "")
     caller = next((each for each in reversed(packages) if each and each != package), "")
+    frames = re.findall(r'File "([^"]{1,300})", line (\d+)', words.shown[:position][-16 * 1024 :])
+    files = [f"{re.sub(r'^.*(?:site|dist)-packages/', '', path)}:{number}" for path, number in frames[-1:]]
     return replace(
         stated,
         first_error=Excerpt(line, text[:MAX_LINE]),
         package=package.replace("_", "-"),
         caller=caller.replace("_", "-"),
-        file=_find_file(words.shown[:position]),
+        file="".join(files),
         advice=_find_advice(lines, line, text),
         search=_build_search(text, package, facts),
     )
@@ -170,7 +173,7 @@ def _choose_error(errors: tuple[tuple[int, str, int], ...], words: Words) -> tup
 
 def find_first_error(words: Words, *, before: int) -> Excerpt | None:
     """Find the first line with the form of an error above a line, other than a build's report; None without one."""
-    errors = _find_errors(tuple(_list_lines(words)), words)
+    errors = _find_errors(tuple(islice(words.list_lines(), _MAX_LINES)), words)
     error = next((each for each in errors if not STATUS.search(each[1])), None)
     return Excerpt(error[0], error[1][:MAX_LINE]) if error and error[0] < before else None
 
@@ -178,7 +181,7 @@ def find_first_error(words: Words, *, before: int) -> Excerpt | None:
 def goes_on_well(words: Words, matched: Iterable[Consequence | Match]) -> bool:
     """Say if a program ended as it should after the lines of errors, or went on after lines that are all warnings."""
     placed = tuple(matched)
-    lines = tuple(_list_lines(words))
+    lines = tuple(islice(words.list_lines(), _MAX_LINES))
     last = max((each.line or 0 for each in placed), default=0)
     if not placed or any(text.startswith(_TRACEBACK) for line, text, _ in lines if line >= last):
         return False
@@ -192,12 +195,6 @@ def goes_on_well(words: Words, matched: Iterable[Consequence | Match]) -> bool:
     own = [(text, position) for line, text, position in lines if line in numbers]
     is_mild = all(words.is_warning(position) or _MILD_LINE.search(text) for text, position in own)
     return is_mild and any(_DONE.search(text) for _, text, _ in after)
-
-
-def _list_lines(words: Words) -> Iterator[tuple[int, str, int]]:
-    bounds = (*words.starts[1:], len(words.shown) + 1)
-    for start, end, line in zip(words.starts[:_MAX_LINES], bounds, words.lines, strict=False):
-        yield line, words.shown[start : end - 1], start
 
 
 def _is_error(text: str, *, has_level: bool) -> bool:
@@ -221,15 +218,6 @@ def _find_errors(lines: tuple[tuple[int, str, int], ...], words: Words) -> Itera
         elif not is_traced and _ERROR.search(text) and re.search(r"\b\w{2,40}(?:Error|Exception): ", text):
             later.append((line, text, position))
     yield from later
-
-
-def _find_file(shown: str) -> str:
-    frames = re.findall(r'File "([^"]{1,300})", line (\d+)', shown[-16 * 1024 :])
-    if not frames:
-        return ""
-    path, number = frames[-1]
-    path = re.sub(r"^.*(?:site|dist)-packages/", "", path)
-    return f"{path}:{number}"
 
 
 def _find_advice(lines: tuple[tuple[int, str, int], ...], line: int, error: str) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from devkit.doctor.error_codes import (
     XID_FALLEN_OFF_THE_BUS,
     XID_RECOVERY_CHANGED,
     XID_ROW_REMAP_FAILED,
-    XidRemedy,
     explain_recovery,
     load_xids,
 )
@@ -32,7 +31,7 @@ from devkit.text import format_count
 
 _MAX_OTHERS = 3
 _HOUR_S = 3600
-_BY_THE_PROGRAM = (XidRemedy.RESTART_PROGRAM, XidRemedy.NOTHING)
+_BY_THE_PROGRAM = ("restart the program", "nothing")
 _CHANGED_TO = re.compile(r"changed from .* to 0x[0-9a-f]+ \((.+?)\)")
 """Xid 154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"."""
 _CAN_WAIT = "drain-p2p"
@@ -46,7 +45,10 @@ _CAN_WAIT = "drain-p2p"
 )
 def kernel_log_has_no_fault(facts: Facts) -> Iterator[Problem]:
     log = require(facts.kernel_log)
-    reports = [xid for xid in log.xids if not _is_consequence(xid, log.xids)]
+    # The driver cleans up after another report on the same GPU, and says to every report what it requests.
+    own = [xid for xid in log.xids if xid.number != XID_RECOVERY_CHANGED]
+    faulty = {xid.address for xid in own if xid.number != XID_CLEANUP}
+    reports = [xid for xid in own if xid.number != XID_CLEANUP or xid.address not in faulty]
     severe = [xid for xid in reports if not _is_minor(facts, xid)]
     for address in dict.fromkeys(xid.address for xid in severe):
         # A GPU off the bus before all else; otherwise what was reported first, from which the others follow.
@@ -57,14 +59,6 @@ def kernel_log_has_no_fault(facts: Facts) -> Iterator[Problem]:
             yield _tell_xid(facts, xid)
     if not reports and log.is_whole is not True:
         raise NotApplicable("the rest of the kernel log reports no fault, but its beginning is lost")
-
-
-def _is_consequence(xid: Xid, xids: tuple[Xid, ...]) -> bool:
-    """Clean-up after another report on the same GPU, and what the driver says to every report."""
-    others = any(
-        other.address == xid.address and other.number not in (XID_CLEANUP, XID_RECOVERY_CHANGED) for other in xids
-    )
-    return xid.number == XID_RECOVERY_CHANGED or (xid.number == XID_CLEANUP and others)
 
 
 def _is_minor(facts: Facts, xid: Xid) -> bool:
@@ -101,7 +95,7 @@ def _tell_xid(facts: Facts, xid: Xid, *others: Xid) -> Problem:
         fault=meaning.summary if meaning else "NVIDIA's table refers to its support",
         times=times,
         number=xid.number,
-        remedy=meaning.remedy if meaning else XidRemedy.NOTHING,
+        remedy=meaning.remedy if meaning else "nothing",
         index=gpu.index if gpu else "",
         by="reset" if gpu else "reboot",
         subject=f"GPU {gpu.index}" if gpu else xid.address,
