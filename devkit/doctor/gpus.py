@@ -1,7 +1,7 @@
 """Readings of GPUs that several checks share: health, PCI address, kernel log, and times in the log."""
 
 import re
-from calendar import timegm
+from datetime import UTC, datetime
 
 from devkit.doctor.model import NotApplicable
 from devkit.doctor.preconditions import NVML_DRIVER_NOT_LOADED, require, require_nvml
@@ -137,7 +137,7 @@ def has_fewer_gpus_than_bus(facts: Facts) -> bool:
 
 DAY_S = 86_400
 
-_TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|([+-])(\d\d):?(\d\d))?)?")
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?")
 
 
 def compute_seconds_between(earlier: str, later: str) -> int | None:
@@ -145,17 +145,10 @@ def compute_seconds_between(earlier: str, later: str) -> int | None:
 
     A date alone means midnight, and a time without a zone is taken for UTC.
     """
-    start, end = _parse_timestamp(earlier), _parse_timestamp(later)
-    return None if start is None or end is None else end - start
-
-
-def _parse_timestamp(text: str) -> int | None:
-    found = _TIMESTAMP.search(text)
-    if found is None:
+    found = [_TIMESTAMP.search(text) for text in (earlier, later)]
+    try:
+        start, end = (datetime.fromisoformat(each[0] if each else "") for each in found)
+    except ValueError:
         return None
-    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-    if not 1 <= month <= 12 or not 1 <= day <= 31:
-        return None
-    sign, zone_hours, zone_minutes = found.groups()[6:]
-    ahead_s = (int(zone_hours or 0) * 60 + int(zone_minutes or 0)) * 60 * (-1 if sign == "-" else 1)
-    return timegm((year, month, day, hour, minute, second)) - ahead_s
+    start, end = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in (start, end))
+    return int((end - start).total_seconds())
