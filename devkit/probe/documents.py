@@ -85,15 +85,12 @@ def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         rest = text.split("\n")[mark.line][mark.column :] if mark and mark.line <= text.count("\n") else ""
-        raise InvalidDocument(_describe_yaml_error(error, rest[:1]), mark.line + 1 if mark else 1) from error
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        problem = problem.replace("found character that", f"found the character {rest[:1]!r}, which")
+        # In the same words for every release of PyYAML.
+        problem = "nested too deeply" if "nesting depth" in problem else problem
+        raise InvalidDocument(problem, mark.line + 1 if mark else 1) from error
     return ABSENT if root is None else _Yaml(file).node(root, 0)
-
-
-def _describe_yaml_error(error: Exception, character: str) -> str:
-    """Describe what is wrong at a character, in the same words for every release of PyYAML if a document is nested too deeply."""
-    problem = " ".join(str(getattr(error, "problem", None) or error).split())
-    problem = problem.replace("found character that", f"found the character {character!r}, which")
-    return "nested too deeply" if "nesting depth" in problem else problem
 
 
 def _limit_yaml_depth(events: Iterable[Any], deepest: int) -> None:

@@ -1,7 +1,5 @@
 """A set of releases for requirements that contradict each other, tried with uv; nothing of a package runs."""
 
-from collections.abc import Iterator
-
 from packaging.requirements import Requirement
 
 from devkit.compat.specifiers import canonicalize_name
@@ -23,7 +21,10 @@ def solve_contradiction(stated: Contradiction) -> SolvedSet | Unknown:
     """
     if setting := find_offline_setting():
         return Unknown(f"{setting} is set")
-    tries = list(_list_tries(stated))
+    tries = [(stated.kept, stated.free)] if stated.free else []
+    for each in stated.kept if len(stated.kept) > 1 else ():
+        others = tuple(other for other in stated.kept if other != each)
+        tries.append((others, (*stated.free, canonicalize_name(Requirement(each).name))))
     with UvResolver(RequirementSources(), deadline_s=DEADLINE_S) as resolve:
         requests = [
             ResolutionRequest(python=stated.python or _PYTHON, machine="x86_64", requirements=(*kept, *free))
@@ -42,11 +43,3 @@ def solve_contradiction(stated: Contradiction) -> SolvedSet | Unknown:
                     tuple(f"{name}=={versions[name]}" for name in names if name in versions), free, wanted.python
                 )
     return Unknown("uv cannot find a set of releases, even if it ignores any one of the requirements")
-
-
-def _list_tries(stated: Contradiction) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    if stated.free:
-        yield stated.kept, stated.free
-    for each in stated.kept if len(stated.kept) > 1 else ():
-        name = canonicalize_name(Requirement(each).name)
-        yield tuple(other for other in stated.kept if other != each), (*stated.free, name)

@@ -349,7 +349,10 @@ class UvResolver:
         if any(word in error.lower() for word in UNREACHABLE):
             return Unknown("uv cannot reach the package index")
         if _NO_SOLUTION in error or _UNDEFINED_INDEX in error:
-            return Refused(_shorten(error), error)
+            # uv's reason as its premises alone: the last steps are those that name what the user wrote.
+            cause = _CAUSE.split(error)[1].partition("\n\nhint:")[0] if _CAUSE.search(error) else error
+            steps = _STEP.findall(" ".join(cause.split()))
+            return Refused(to_one_line("; ".join(steps[-MAX_STEPS:]) or cause), error)
         says = " ".join(error.partition("hint:")[0].removeprefix("error:").split()).replace(" cause:", ":")
         return Unknown(f"uv ended with {to_one_line(says) or f'exit code {done.code}'}")
 
@@ -528,10 +531,3 @@ def _adapt_pyproject(text: str, relaxed: Iterable[str], may_ask: Collection[str]
             "tool": {"uv": {name: value for name, value in kept.items() if value}},
         }
     )
-
-
-def _shorten(error: str) -> str:
-    """Return uv's reason as its premises alone: the last steps are those that name what the user wrote."""
-    cause = _CAUSE.split(error)[1].partition("\n\nhint:")[0] if _CAUSE.search(error) else error
-    steps = _STEP.findall(" ".join(cause.split()))
-    return to_one_line("; ".join(steps[-MAX_STEPS:]) or cause)

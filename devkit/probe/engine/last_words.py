@@ -109,13 +109,12 @@ def find_named_settings(said: str, settings: Iterable[tuple[str, str, str]]) -> 
     return tuple(
         f"{key} in {path}"
         for path, key, value in sorted(settings, key=lambda each: (is_quoted(each[1]), len(each[2])), reverse=True)
-        if is_quoted(key) or any(_repeats(said, each) for each in (value, *_PARTS.split(value)[1:]))
+        if is_quoted(key)
+        or any(
+            len(each) >= _SHORTEST_VALUE and re.search(rf"(?<![\w/.-]){re.escape(each)}(?![\w/-])", said)
+            for each in (value, *_PARTS.split(value)[1:])
+        )
     )
-
-
-def _repeats(said: str, value: str) -> bool:
-    is_word = len(value) >= _SHORTEST_VALUE
-    return is_word and re.search(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])", said) is not None
 
 
 def _list_daemon_settings(host: Host) -> Iterator[tuple[str, str, str]]:

@@ -175,37 +175,33 @@ def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
     reply = _Transcript(done.code, find_last_line(done), deadline_s)
     for words in parse_json_lines(done):
         reply.words.update(words)
-        gpu, failed = get_object(words, "gpu"), get_object(words, "failed")
-        if (index := get_int(gpu, "index")) is not None:
+        answered, failed = get_object(words, "gpu"), get_object(words, "failed")
+        if (index := get_int(answered, "index")) is not None:
             reply.gpus[index] = Gpu(
                 index=index,
-                uuid=parse_reading(gpu, "uuid", str),
-                name=get_text(gpu, "name"),
+                uuid=parse_reading(answered, "uuid", str),
+                name=get_text(answered, "name"),
                 capability=parse_reading(
-                    gpu, "capability", lambda pair: ComputeCapability.parse(f"{pair[0]}.{pair[1]}")
+                    answered, "capability", lambda pair: ComputeCapability.parse(f"{pair[0]}.{pair[1]}")
                 ),
-                memory_bytes=parse_reading(gpu, "memory", lambda pair: _size(pair[0])),
-                free_bytes=parse_reading(gpu, "memory", lambda pair: _size(pair[1])),
-                mig_enabled=parse_reading(gpu, "mig", lambda pair: bool(pair[0])),
-                mig_instances=get_texts(gpu, "mig_instances"),
-                health=parse_gpu_health(get_object(gpu, "health")),
+                memory_bytes=parse_reading(answered, "memory", lambda pair: _size(pair[0])),
+                free_bytes=parse_reading(answered, "memory", lambda pair: _size(pair[1])),
+                mig_enabled=parse_reading(answered, "mig", lambda pair: bool(pair[0])),
+                mig_instances=get_texts(answered, "mig_instances"),
+                health=parse_gpu_health(get_object(answered, "health")),
             )
         elif (index := get_int(failed, "index")) is not None:
             code = get_int(failed, "code")
             reply.gpus[index] = FailedGpu(index, UNKNOWN if code is None else code, get_text(failed, "message"))
-        else:
-            _add_nvlink_rate(reply.gpus, get_object(words, "nvlink_rate"))
+        elif rate := get_object(words, "nvlink_rate"):
+            index, per_s = get_int(rate, "index"), rate.get("per_s")
+            gpu = reply.gpus.get(-1 if index is None else index)
+            if isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and isinstance(per_s, int | float):
+                reply.gpus[gpu.index] = replace(gpu, health=replace(gpu.health, nvlink_errors_per_s=float(per_s)))
     if done.code == TIMED_OUT:
         at_s = reply.words.get("at_s")
         reply.waited_s = max(0.0, deadline_s - (at_s if isinstance(at_s, int | float) else 0.0))
     return reply
-
-
-def _add_nvlink_rate(gpus: dict[int, Gpu | FailedGpu], rate: dict[str, Any]) -> None:
-    index, per_s = get_int(rate, "index"), rate.get("per_s")
-    gpu = gpus.get(-1 if index is None else index)
-    if isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and isinstance(per_s, int | float):
-        gpus[gpu.index] = replace(gpu, health=replace(gpu.health, nvlink_errors_per_s=float(per_s)))
 
 
 def _failure(reply: _Transcript) -> NvmlFailure | Unknown:

@@ -127,7 +127,9 @@ class ComposeTree:
         is_chosen = "$" in file.text
         root = self._read.get(node.file, ABSENT)
         if file:
-            start = self._named_from(file)
+            # For every file of the list, paths are relative to the first one. Source: Docker, "Merge Compose files":
+            # "all paths in the files are relative to the base Compose file".
+            start = self._listed[0] if file.file in self._listed else file.file
             folder = posixpath.join(self._files.folder, posixpath.dirname(start)) if start != file.file else ""
             # Compose takes variables from the process, and from .env beside its first file.
             beside = posixpath.dirname(self._listed[0]) if self._listed else ""
@@ -141,13 +143,6 @@ class ComposeTree:
         # The lines of the service are those of the file that names it, not of what it extends.
         whole = replace(merge_compose_nodes(base.node, node), file=node.file, line=node.line)
         return ServiceTree(name, whole, chosen, base.names | {node.file: name})
-
-    def _named_from(self, node: DocumentNode) -> str:
-        """The file that a path is relative to: the first one listed, for every file of the list.
-
-        Source: Docker, "Merge Compose files": "all paths in the files are relative to the base Compose file".
-        """
-        return self._listed[0] if node.file in self._listed else node.file
 
 
 def find_default_compose_files(files: ProjectFiles) -> tuple[str, ...]:

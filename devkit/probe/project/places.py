@@ -99,7 +99,10 @@ def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[P
     Of a path, the folders above count if the path itself is nowhere; what stands in a known line is left out.
     """
     known = {(each.file, each.line) for each in apart_from}
-    groups = [tuple(map(_bound, _list_values(each))) for each in _VALUE.finditer(words)]
+    groups = [
+        [re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])") for value in _list_values(each)]
+        for each in _VALUE.finditer(words)
+    ]
     texts = [(place, text, place.name) for place, text in _list_instructions(host, folder)]
     texts += [(each, each.text, each.name) for each in _list_settings(host, folder)] if any(groups) else []
     texts = [each for each in texts if (each[0].file, each[0].line) not in known]
@@ -114,10 +117,6 @@ def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[P
                 break  # A part of a value says less than the whole.
     noted = [_note(host, folder, each) for each in sorted(able, key=lambda each: -able[each])]
     return tuple(sorted(noted, key=lambda each: not each.note))[:_MAX_PLACES]
-
-
-def _bound(value: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])")
 
 
 def _list_values(found: re.Match[str]) -> Iterator[str]:

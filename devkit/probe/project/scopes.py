@@ -47,7 +47,9 @@ def list_scoped(text: str) -> Iterator[ScopedInstruction]:
     for each in every:
         reach = before if each.keyword == "FROM" else scope
         used = dict.fromkeys(name or other for name, other in _VARIABLE.findall(each.text))
-        absent = [name for name in used if name in set_in and name not in reach and not _is_set(each, name)]
+        absent = [name for name in used if name in set_in and name not in reach]
+        if each.keyword in _RUN_LATER:  # a command may give a variable its value itself
+            absent = [name for name in absent if not re.search(rf"\b{name}=|\b(?:for|read) {name}\b", each.text)]
         pairs = read_pairs(each.text) if each.keyword in ("ARG", "ENV") else []
         try:
             filled = expansion.expand(each.text, reach)
@@ -67,14 +69,6 @@ def list_scoped(text: str) -> Iterator[ScopedInstruction]:
         elif scope is not before and each.keyword == "ENV":
             kept |= values
         scope |= values
-
-
-def _is_set(instruction: Instruction, name: str) -> bool:
-    """Say if a command gives a variable its value itself."""
-    return (
-        instruction.keyword in _RUN_LATER
-        and re.search(rf"\b{name}=|\b(?:for|read) {name}\b", instruction.text) is not None
-    )
 
 
 def _judge(
