@@ -43,7 +43,7 @@ def find_compatible_wheel(facts: Facts) -> CompatibleWheel | None:
         driver=driver,
         capabilities=find_compute_capabilities(facts),
         machine=facts.system.machine,
-        python=None if isinstance(facts.python, Unknown) else _format_minor(facts.python.version),
+        python=None if isinstance(facts.python, Unknown) else facts.python.version.minor,
     )
 
 
@@ -54,11 +54,7 @@ def find_wheel_row(version: str, cuda: Release, machine: str) -> TorchWheel | No
     except ValueError:
         raise NotApplicable(f"torch {version!r} is not a version") from None
     label = version.partition("+")[2] or "cu" + "".join(str(number) for number in cuda.numbers[:2])
-    return load_tables().torch.wheels.get((_format_minor(release), label, machine))
-
-
-def _format_minor(version: Release) -> str:
-    return ".".join(str(number) for number in version.numbers[:2])
+    return load_tables().torch.wheels.get((release.minor, label, machine))
 
 
 def list_wheel_requirements(facts: Facts, wheel: CompatibleWheel) -> tuple[str, ...]:

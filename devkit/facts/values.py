@@ -61,6 +61,11 @@ class Release:
         """The first number: a driver's branch, a CUDA major."""
         return self.numbers[0]
 
+    @property
+    def minor(self) -> str:
+        """Its first two numbers: 3.12 of Python 3.12.4."""
+        return ".".join(map(str, self.numbers[:2]))
+
     @cached_property
     def _key(self) -> tuple[int, ...]:
         significant = self.numbers

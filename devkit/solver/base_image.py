@@ -156,7 +156,7 @@ def validate_cuda_of_image(image: BaseImage | None, problem: Problem) -> Iterato
     """
     if image is None or image.cuda is None or problem.vendor is not Vendor.NVIDIA:
         return
-    cuda = Release.parse(".".join(str(number) for number in image.cuda.numbers[:2]))
+    cuda = Release.parse(image.cuda.minor)
     for machine in problem.machines:
         newest = problem.newest_cuda(machine)
         if machine.driver is None or (newest is not None and newest >= cuda):

@@ -89,7 +89,7 @@ def _list_images(problem: Problem) -> Iterator[_Choice]:
     rows = [row for row in problem.tables.images.cuda_images if set(problem.architectures) <= set(row.machines)]
     rows = [row for row in rows if row.cuda.numbers[: len(wanted)] == wanted]
     for row in sorted(rows, key=lambda row: not all(each.is_met_by(row.python) for each in constraints)):
-        cuda = Release.parse(".".join(map(str, row.cuda.numbers[:2])))
+        cuda = Release.parse(row.cuda.minor)
         yield _Choice(row.cuda, row, tuple(_validate(cuda, row, problem, is_compiler=True)))
 
 
@@ -201,7 +201,7 @@ def _assemble(problem: Problem, choice: _Choice | None, objections: tuple[Object
         python=python,
         torch="",
         variant="",
-        cuda=".".join(map(str, choice.cuda.numbers[:2])) if choice else None,
+        cuda=choice.cuda.minor if choice else None,
         torch_index="",
         packages=(),
         gpu_request=gpu_request,
@@ -290,5 +290,5 @@ def _list_warnings(
         yield f"Python {python} has had no security fixes since {row.eol}"
     missing = [machine.origin for machine in problem.machines if machine.driver is None]
     if choice is not None and problem.vendor is Vendor.NVIDIA and missing:
-        floor = find_oldest_driver(Release.parse(".".join(map(str, choice.cuda.numbers[:2]))), known=problem.tables)
+        floor = find_oldest_driver(Release.parse(choice.cuda.minor), known=problem.tables)
         yield f"no driver is known for {join_words(missing)}: it needs {floor} or newer"

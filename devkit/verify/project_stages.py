@@ -74,7 +74,7 @@ class ProjectEnvironment:
     @property
     def requirements(self) -> dict[str, str]:
         """The distributions that the project requires here, and the file and line that says so."""
-        version = ".".join(map(str, self.python.version.numbers[:2]))
+        version = self.python.version.minor
         return {
             need.name: need.origin
             for need in self.dependencies.needs

@@ -64,7 +64,7 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
             reason = f"{executable} --version ended with status {done.code}"
             return explain_failure(command, done, reason, is_lost=done.code != NOT_FOUND)
         version = Release.parse(done.out)
-    minor = ".".join(str(number) for number in version.numbers[:2])
+    minor = version.minor
     base = re.search(r"^home\s*=\s*(\S+)", settings or "", re.MULTILINE)
     shares_system = settings is not None and _SHARES_SYSTEM.search(settings) is not None
     # A virtual environment reads the user's own packages only with the system's, and PYTHONNOUSERSITE switches them off.

@@ -113,7 +113,7 @@ def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
     wheel = require_some(_find_wheel(facts, "libnvrtc"), "no wheel includes NVRTC")
     skip_if(not facts.gpus, "no GPU answers")
     release = Release.parse(wheel.version)
-    version = Release.parse(".".join(str(number) for number in release.numbers[:2]))
+    version = Release.parse(release.minor)
     for gpu in facts.gpus:
         row = load_tables().driver.capabilities.get(require(gpu.capability))
         if row is None or (row.first_cuda <= version and (row.last_cuda is None or version <= row.last_cuda)):
