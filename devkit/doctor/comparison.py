@@ -12,7 +12,6 @@ from devkit.doctor.model import Crashed, Found, Severity
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.runner import mark_root_causes, run_on_host_and_container
 from devkit.facts.machine import Container
-from devkit.facts.model import Facts
 from devkit.facts.store import FACTS_SCHEMA, InvalidFacts, parse_facts_document
 from devkit.text import format_bytes, join_words
 
@@ -131,7 +130,12 @@ def read_node(name: str, document: Any) -> Node:  # noqa: ANN401 - any JSON
             facts = parse_facts_document(document)
             models = sorted({gpu.name for gpu in facts.gpus})
             side = [f"in {facts.container.kind}"] if models and isinstance(facts.container, Container) else []
-            return Node(name, kind, ", ".join([*models, *side]), document, _find_root_causes(facts))
+            found: dict[str, str] = {}
+            for outcome in mark_root_causes(run_on_host_and_container(CHECKS, facts, clock=float)):
+                for finding in outcome.verdict.findings if isinstance(outcome.verdict, Found) else ():
+                    if finding.follows_from is None and finding.severity is not Severity.NOTE:
+                        found.setdefault(outcome.check.code, finding.message)
+            return Node(name, kind, ", ".join([*models, *side]), document, found)
         if kind == "devkit.doctor/1":
             return Node(name, kind, "", document, {code: text for code, text, _ in find_report_roots(document)})
         if kind == "devkit.verify/1":
@@ -152,15 +156,6 @@ def find_report_roots(document: Mapping[str, Any]) -> Iterator[tuple[str, str, M
         for finding in outcome["findings"]:
             if finding["follows_from"] is None and finding["severity"] != "note":
                 yield str(outcome["code"]), str(finding["message"]), finding["fix"]
-
-
-def _find_root_causes(facts: Facts) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for outcome in mark_root_causes(run_on_host_and_container(CHECKS, facts, clock=float)):
-        for finding in outcome.verdict.findings if isinstance(outcome.verdict, Found) else ():
-            if finding.follows_from is None and finding.severity is not Severity.NOTE:
-                found.setdefault(outcome.check.code, finding.message)
-    return found
 
 
 @dataclass(frozen=True)

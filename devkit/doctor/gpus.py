@@ -44,11 +44,6 @@ def is_gpu_busy(health: GpuHealth) -> bool:
     return isinstance(health.utilization_percent, int) and health.utilization_percent >= BUSY_PERCENT
 
 
-def is_virtual_gpu(health: GpuHealth) -> bool:
-    """Say if a hypervisor passes the GPU on: its link and clocks are not the hardware's then."""
-    return health.virtualization in ("passthrough", "vgpu")
-
-
 def find_driver_lines(facts: Facts, *texts: str) -> tuple[str, ...]:
     """Return the driver's kernel log lines that contain one of `texts`; none where the log may not be read."""
     if isinstance(facts.kernel_log, Unknown):

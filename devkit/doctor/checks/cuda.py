@@ -338,31 +338,26 @@ def cuda_starts(facts: Facts) -> Iterator[Problem]:
         raise NotApplicable(answer.reason, is_lost=answer.is_lost)
     libcuda = f"libcuda: {answer.libcuda or 'not loaded'}"
     if isinstance(answer, CudaCall):
-        if answer.code != 0:
-            yield _explain_code(facts, answer, libcuda)
+        code = f"{answer.code} ({answer.name})" if isinstance(answer.name, str) and answer.name else str(answer.code)
+        evidence = (f"cuInit returns {code}", libcuda)
+        if known := find_cuda_code(answer.code):
+            # Inside a container the commands are the host's, where the advice is not about the image alone.
+            of_container = known.in_container if is_in_container(facts) else ""
+            yield problem(
+                "known-error",
+                code=code,
+                meaning=known.why,
+                advice=of_container or known.advice,
+                repair=() if of_container else known.commands,
+                needs_root="yes" if known.needs_root else "no",
+                evidence=evidence,
+                confidence=known.confidence,
+            )
+        elif answer.code != 0:
+            yield problem("refused", code=code, evidence=evidence)
     elif answer.end is StepEnd.TIMED_OUT:
         yield problem("hangs", call=answer.call, evidence=(f"{answer.call} hangs", answer.message, libcuda))
     elif answer.end is StepEnd.CRASHED:
         yield problem("crashes", call=answer.call, evidence=(f"{answer.call} crashes", answer.message, libcuda))
     else:
         yield problem("no-library", evidence=("libcuda cannot be loaded", answer.message, libcuda))
-
-
-def _explain_code(facts: Facts, answer: CudaCall, libcuda: str) -> Problem:
-    code = f"{answer.code} ({answer.name})" if isinstance(answer.name, str) and answer.name else str(answer.code)
-    evidence = (f"cuInit returns {code}", libcuda)
-    known = find_cuda_code(answer.code)
-    if known is None:
-        return problem("refused", code=code, evidence=evidence)
-    # Inside a container the commands are the host's, where the advice is not about the image alone.
-    of_container = known.in_container if is_in_container(facts) else ""
-    return problem(
-        "known-error",
-        code=code,
-        meaning=known.why,
-        advice=of_container or known.advice,
-        repair=() if of_container else known.commands,
-        needs_root="yes" if known.needs_root else "no",
-        evidence=evidence,
-        confidence=known.confidence,
-    )

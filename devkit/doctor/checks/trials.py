@@ -46,7 +46,10 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
             continue
         kind = f"{trial.engine}-socket" if absent and absent[1].endswith(".sock") else "source"
         seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]
-        seen += [f"in it: {name} {value}" for name, value in _list_seen(trial)]
+        if trial.is_for_gpu and not isinstance(trial.device_nodes, Unknown):
+            seen.append(f"in it: nodes: {', '.join(trial.device_nodes) or 'none'}")
+            named = (("libcuda", trial.libcuda), ("NVML", trial.nvml), ("nvidia-smi", trial.nvidia_smi))
+            seen += [f"in it: {name}: {value}" for name, value in named if isinstance(value, str) and value]
         seen += [f"{describe_way(each)}: works{_WITH_STAND_INS if each.way is Way.PROJECT else ''}" for each in works]
         yield problem(
             fault,
@@ -67,12 +70,3 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
             subject=describe_way(trial),
             evidence=seen,
         )
-
-
-def _list_seen(trial: Trial) -> Iterator[tuple[str, str]]:
-    if isinstance(trial.device_nodes, Unknown) or not trial.is_for_gpu:
-        return
-    yield "nodes:", ", ".join(trial.device_nodes) or "none"
-    for name, value in (("libcuda:", trial.libcuda), ("NVML:", trial.nvml), ("nvidia-smi:", trial.nvidia_smi)):
-        if isinstance(value, str) and value:
-            yield name, value

@@ -211,11 +211,8 @@ def _parse_run(command: str) -> _Run | None:
                 value = f"{value} {words.pop(0)}"
         options.append((_LONG.get(name, name), value))
     image, *rest = words or [""]
-    return _Run(tuple(options), image, " ".join(map(_quote, rest)))
-
-
-def _quote(word: str) -> str:
-    return word if re.fullmatch(r"[\w@%+=:,./<>…-]*", word) else shlex.quote(word)
+    quoted = (each if re.fullmatch(r"[\w@%+=:,./<>…-]*", each) else shlex.quote(each) for each in rest)
+    return _Run(tuple(options), image, " ".join(quoted))
 
 
 def _fill(template: str, value: str) -> str:

@@ -13,7 +13,7 @@ from devkit.doctor.problems import FixRow, build_unknown_facts, render_fix
 from devkit.doctor.signatures.engines import fit_to_cluster, fit_to_engine
 from devkit.doctor.signatures.library_changes import load_distributions, name_distribution
 from devkit.doctor.signatures.model import FamilyCause
-from devkit.doctor.signatures.text_facts import TextFacts
+from devkit.doctor.signatures.text_facts import TextFact, TextFacts
 from devkit.facts.machine import Python, Torch
 
 DEFAULT_LABEL = "cu128"
@@ -88,20 +88,15 @@ def _list_known(facts: TextFacts) -> dict[str, str]:
     if toolkit := facts.find("cuda_toolkit"):
         known["cuda_folder"] = f"/usr/local/cuda-{toolkit}"
         known.setdefault("cuda_major", facts.find("cuda_major") or toolkit.partition(".")[0])
-    if label := _choose_label(facts, build):
-        known["torch_label"] = label
-    return known
-
-
-def _choose_label(facts: TextFacts, build: str) -> str:
-    """Return the index of torch for the driver and GPUs of a text, else that of its torch, "" for neither."""
+    if build.startswith("cu"):
+        known["torch_label"] = build
     if facts.driver is not None or facts.reported_cuda is not None or facts.capabilities:
         from devkit.doctor.signatures.computed_fixes import find_torch_wheel
 
-        wheel = find_torch_wheel(facts, facts.capabilities)
-        if wheel is not None:
-            return wheel.label
-    return build if build.startswith("cu") else ""
+        # The index of torch for the driver and GPUs comes before that of the installed one.
+        if wheel := find_torch_wheel(facts, facts.capabilities):
+            known["torch_label"] = wheel.label
+    return known
 
 
 def render_fix_of(row: FamilyCause, captures: Mapping[str, str], facts: TextFacts, line: int = 0) -> Fix:
@@ -164,7 +159,8 @@ def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: Text
     fix = render_fix(rows, {**values, **captures}, facts.facts)
     is_shown_for_any = facts.facts is build_unknown_facts() and any("machine" in row.when for row in rows)
     if facts.machine is None and not facts.find("distribution") and not is_shown_for_any:
-        of_ubuntu = render_fix(rows, {**values, **captures}, facts.as_ubuntu().facts)
+        as_ubuntu = replace(facts, stated=(*facts.stated, TextFact("distribution", "ubuntu")))
+        of_ubuntu = render_fix(rows, {**values, **captures}, as_ubuntu.facts)
         if len(of_ubuntu.commands) > len(fix.commands):
             shared = (*fix.commands, "sudo reboot")
             labels = ("" if command in shared else "  # Ubuntu" for command in of_ubuntu.commands)

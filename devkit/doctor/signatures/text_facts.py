@@ -123,8 +123,9 @@ class TextFacts:
     @cached_property
     def reported_cuda(self) -> Release | None:
         """The newest CUDA that the driver runs."""
-        found = self.find("found_cuda")
-        return _parse(format_cuda_number(found) if found else self.find("reported_cuda"))
+        if found := self.find("found_cuda"):  # The number by which the CUDA API counts a version: 12080 is 12.8.
+            return Release.parse(f"{int(found) // 1000}.{int(found) % 1000 // 10}")
+        return _parse(self.find("reported_cuda"))
 
     @cached_property
     def capabilities(self) -> tuple[ComputeCapability, ...]:
@@ -161,7 +162,9 @@ class TextFacts:
     @property
     def held_here(self) -> str:
         """Say that the process itself holds most of what is used of a full GPU, by the numbers of the text; "" otherwise."""
-        total, free, held = (_parse_mib(self.find(name)) for name in ("gpu_memory", "free_memory", "held_memory"))
+        # torch writes "1.12 GiB".
+        sizes = (self.find(name).partition(" ") for name in ("gpu_memory", "free_memory", "held_memory"))
+        total, free, held = (float(size or 0) * {"GiB": 1024, "MiB": 1}.get(unit, 0) for size, _, unit in sizes)
         shown = f"this process holds {self.find('held_memory')} of {self.find('gpu_memory')}"
         return shown if total and held > MOST * (total - free) else ""
 
@@ -196,10 +199,6 @@ class TextFacts:
         known |= {name: value for name in _COMPUTED if (value := getattr(self, name))}
         return known | {name: self.list_values(name)[0] for name in _TAKE_FIRST if name in names}
 
-    def as_ubuntu(self) -> "TextFacts":
-        """Return these facts for Ubuntu."""
-        return replace(self, stated=(*self.stated, TextFact("distribution", "ubuntu")))
-
     @cached_property
     def facts(self) -> Facts:
         """The facts as those of a machine, Unknown where the text says nothing."""
@@ -229,12 +228,6 @@ class TextFacts:
         if base is not build_unknown_facts() and self.machine is None and not self.find("inside"):
             base = replace(base, container=None)
         return base
-
-
-def _parse_mib(text: str) -> float:
-    """Parse torch's "1.12 GiB"; 0 for ""."""
-    number, _, unit = text.partition(" ")
-    return float(number or 0) * {"GiB": 1024, "MiB": 1}.get(unit, 0)
 
 
 def _parse(version: str) -> Release | None:
@@ -331,11 +324,6 @@ def _find_engine(commands: tuple[str, ...], text: str) -> str:
     if "error response from daemon" in text:
         return next((name for name in named if name in _DOCKERS), "docker")
     return named[0] if named else ""
-
-
-def format_cuda_number(digits: str) -> str:
-    """Format the number by which the CUDA API counts a version: 12080 is 12.8."""
-    return f"{int(digits) // 1000}.{int(digits) % 1000 // 10}"
 
 
 def parse_capability(text: str) -> ComputeCapability:

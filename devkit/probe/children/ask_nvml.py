@@ -207,7 +207,8 @@ SIMPLE_QUERIES: dict[str, tuple[str, tuple[int, ...]]] = {
 def read_gpu_health(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read what NVML says of a GPU's state. Each reading may be unknown; only a lost GPU ends it, by raising."""
     # Utilization and clocks come first: what follows keeps the GPU awake and would show up in them.
-    health = {"utilization": read_utilization(nvml, handle), "clock_reasons": read_clock_reasons(nvml, handle)}
+    utilization = extract_field(nvml.read("nvmlDeviceGetUtilizationRates", handle), "gpu")
+    health = {"utilization": utilization, "clock_reasons": read_clock_reasons(nvml, handle)}
     for name, (function, arguments) in SIMPLE_QUERIES.items():
         health[name] = nvml.read(function, handle, *arguments)
     if "value" not in health["remapped_rows"]:
@@ -229,11 +230,6 @@ def extract_field(reading: dict[str, Any], name: str) -> dict[str, Any]:
         return reading
     value = getattr(reading["value"], name)
     return {"value": value.decode(errors="replace") if isinstance(value, bytes) else value}
-
-
-def read_utilization(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """Read percent of the last sampling period in which a kernel ran."""
-    return extract_field(nvml.read("nvmlDeviceGetUtilizationRates", handle), "gpu")
 
 
 def read_clock_reasons(nvml: Nvml, handle: object) -> dict[str, Any]:

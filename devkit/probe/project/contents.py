@@ -35,7 +35,7 @@ from devkit.probe.project.devcontainer import (
 )
 from devkit.probe.project.dockerfile import find_secret_files, is_ignored, parse_dockerfile, parse_ignore_file
 from devkit.probe.project.files import ProjectFiles
-from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirements
+from devkit.probe.project.gpu_packages import LOCK_FILES, read_gpu_requirements
 
 SETTINGS_FILE = "devkit.toml"
 
@@ -62,7 +62,7 @@ def read_project_contents(files: ProjectFiles) -> Project:
         services=services,
         dockerfiles=_dockerfiles(dev_containers, services, arguments, files),
         installs=read_gpu_requirements(files),
-        locks=find_lock_files(files),
+        locks=tuple(name for name in LOCK_FILES if files.has(name)),
         env_files=_env_files(files),
         main_list=choose_main_list(apart, find_lists(apart))[0],
         builds=find_local_builds(apart, ()),

@@ -113,11 +113,6 @@ def _listed_in_pyproject(document: dict[str, Any]) -> Iterator[str]:
     yield from get_object(document, "tool", "poetry", "dependencies")
 
 
-def find_lock_files(files: ProjectFiles) -> tuple[str, ...]:
-    """Find lock files in the project's folder, by name alone."""
-    return tuple(name for name in LOCK_FILES if files.has(name))
-
-
 def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int = 0, text: str = "") -> Iterator[Install]:
     """Yield what the commands install for GPUs, each command of a line once.
 

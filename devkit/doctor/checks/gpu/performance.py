@@ -6,7 +6,6 @@ from devkit.doctor.gpus import (
     find_pci_gpus,
     format_gpu,
     is_gpu_busy,
-    is_virtual_gpu,
     require_gpu_health,
     require_gpu_health_field,
 )
@@ -85,7 +84,9 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Problem]:
 
 @check("GPU015")
 def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Problem]:
-    states = [state for state in require_gpu_health_field(facts, "pcie_width") if not is_virtual_gpu(state[1])]
+    states = require_gpu_health_field(facts, "pcie_width")
+    # The link of a GPU that a hypervisor passes on is not the hardware's.
+    states = tuple(state for state in states if state[1].virtualization not in ("passthrough", "vgpu"))
     skip_if(not states, "a virtual machine does not see the real link")
     for gpu, health in states:
         lanes, most = health.pcie_width, health.pcie_max_width

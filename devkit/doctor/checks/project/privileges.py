@@ -209,16 +209,11 @@ def user_may_write_workspace(facts: Facts) -> Iterator[Problem]:
         )
 
 
-def is_root_image(image: str) -> bool:
-    """Say if an image is known to run as root."""
-    return _ROOT_IMAGES.search(image) is not None
-
-
 @check("PRJ029")
 def container_is_not_root(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         image, user = container.image, container.user
-        if image is None or not find_gpu_evidence(container) or not is_root_image(image.value):
+        if image is None or not find_gpu_evidence(container) or not _ROOT_IMAGES.search(image.value):
             continue
         if user is None or user.value in ("root", "0"):
             place = Location(user.path, user.line) if user else Location(image.path, image.line)

@@ -155,7 +155,7 @@ def _is_applicable(requirement: Requirement, facts: Facts) -> bool:
             "sys_platform": platform[1],
             "platform_machine": system.machine,
             "os_name": "nt" if platform[0] == "Windows" else "posix",
-            "python_version": ".".join(str(number) for number in version.numbers[:2]),
+            "python_version": version.minor,
             "python_full_version": str(version),
             "implementation_name": "cpython",
             "platform_python_implementation": "CPython",
@@ -169,9 +169,18 @@ def packages_agree(facts: Facts) -> Iterator[Problem]:
     packages = find_python_packages(facts)
     skip_if(not packages, "no package that uses a GPU is installed in this Python")
     for package in packages.values():
-        for line in _list_requirements(package):
+        stated = () if isinstance(package.requires, Unknown) else package.requires
+        if package.name == "torch":  # a wheel of it does not state all that it needs
+            version, releases = package.version.partition("+")[0], load_tables().torch.releases
+            stated = (*stated, *next((row.requires for row in releases if str(row.version) == version), ()))
+        for line in stated:
             other = _find_unmet(line, packages, facts)
             if other is not None:
+                # The words of a command that keep this build of torch.
+                build = (
+                    load_tables().torch.indexes.get(other.version.partition("+")[2]) if other.name == "torch" else None
+                )
+                kept = [f"torch=={other.version}"] * (other.name == "torch")
                 yield problem(
                     "unmet-partner" if other.name in _EXACT_PARTNERS else "unmet",
                     name=package.name,
@@ -179,26 +188,10 @@ def packages_agree(facts: Facts) -> Iterator[Problem]:
                     wanted=line.partition(";")[0].strip(),
                     other=other.name,
                     other_version=other.version,
-                    requirements=(package.name, *(_pin_torch(other.version) if other.name == "torch" else ())),
+                    requirements=(package.name, *kept, *(("--extra-index-url", build.url) if build else ())),
                     subject=package.name,
                     evidence=(f"{package.name} {package.version}: {line}", f"installed: {other.name} {other.version}"),
                 )
-
-
-def _list_requirements(package: Package) -> tuple[str, ...]:
-    """List what a package needs; a wheel of torch does not state all of it."""
-    stated = () if isinstance(package.requires, Unknown) else package.requires
-    if package.name != "torch":
-        return stated
-    version = package.version.partition("+")[0]
-    releases = load_tables().torch.releases
-    return (*stated, *next((row.requires for row in releases if str(row.version) == version), ()))
-
-
-def _pin_torch(version: str) -> tuple[str, ...]:
-    """List the words of a command that keep this build of torch."""
-    build = load_tables().torch.indexes.get(version.partition("+")[2])
-    return (f"torch=={version}", *(("--extra-index-url", build.url) if build else ()))
 
 
 @check("PYT008")
