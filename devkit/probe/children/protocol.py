@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from devkit.probe.documents import parse_json
+from devkit.probe.documents import parse_object_or_empty
 from devkit.probe.host import Host, ProgramResult
 
 CHILDREN_FOLDER = Path(__file__).parent
@@ -51,13 +51,8 @@ def find_last_line(done: ProgramResult) -> str:
 
 def parse_json_lines(done: ProgramResult) -> tuple[dict[str, Any], ...]:
     """Parse the JSON objects that a child printed, one per line. A truncated or foreign line is left out."""
-    found = []
-    for line in done.out.splitlines():
-        try:
-            found.append(parse_json(line))
-        except ValueError:
-            continue  # cut off: the child was killed while it wrote this line
-    return tuple(line for line in found if isinstance(line, dict))
+    # A line is cut off where the child was killed while it wrote.
+    return tuple(filter(None, map(parse_object_or_empty, done.out.splitlines())))
 
 
 def find_signal(code: int) -> int:
