@@ -6,7 +6,7 @@ from devkit.doctor.model import check
 from devkit.doctor.preconditions import find_platform, is_in_container, require, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
-from devkit.facts.machine import Platform, WslSettings
+from devkit.facts.machine import Platform
 from devkit.facts.model import Facts
 from devkit.facts.runs import Hub, HubCall
 from devkit.facts.values import Release, Unknown
@@ -57,35 +57,28 @@ def hub_token_is_well_formed(facts: Facts) -> Iterator[Problem]:
 
 @check("HUB004", causes=("HUB007", "HUB008"))
 def proxies_are_usable(facts: Facts) -> Iterator[Problem]:
+    settings = require(facts.system).wsl_settings if find_platform(facts) is Platform.WSL2 else None
     for proxy in require(require(facts.hub).proxies):
         scheme, separator, rest = proxy.url.partition("://")
         host = rest if separator else scheme
         if not separator or scheme.lower() not in _SCHEMES:
             name = "unknown-scheme" if separator and scheme else "no-scheme"
-        elif host.lower().startswith(_LOOPBACK):
-            name = _judge_loopback(facts)
-        else:
+        elif not host.lower().startswith(_LOOPBACK):
             continue
-        if name:
-            yield problem(
-                name,
-                variable=proxy.variable,
-                url=proxy.url,
-                scheme=scheme,
-                subject=proxy.variable,
-                evidence=(f"{proxy.variable}={proxy.url}",),
-            )
-
-
-def _judge_loopback(facts: Facts) -> str:
-    """Name the problem of an address of the machine itself, "" where it is what the user means."""
-    if is_in_container(facts):
-        return "container-itself"
-    if find_platform(facts) is not Platform.WSL2:
-        return ""
-    settings = require(facts.system).wsl_settings
-    is_mirrored = isinstance(settings, WslSettings) and settings.networking == "mirrored"
-    return "" if is_mirrored else "guest-itself"
+        elif is_in_container(facts):
+            name = "container-itself"
+        elif find_platform(facts) is Platform.WSL2 and getattr(settings, "networking", "") != "mirrored":
+            name = "guest-itself"
+        else:
+            continue  # the machine itself is what the user means
+        yield problem(
+            name,
+            variable=proxy.variable,
+            url=proxy.url,
+            scheme=scheme,
+            subject=proxy.variable,
+            evidence=(f"{proxy.variable}={proxy.url}",),
+        )
 
 
 @check("HUB005", causes=("HUB007", "HUB008"))

@@ -78,7 +78,14 @@ def _format_offers(facts: Facts, engine: Engine) -> str:
 def toolkit_installed(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     has_runtime = has_nvidia_runtime(engine) and engine.kind is not EngineKind.PODMAN
-    leftovers = () if has_toolkit(facts) else tuple(_list_leftovers(facts, engine))
+    leftovers: list[str] = []  # what still names programs of a toolkit that is gone
+    if not has_toolkit(facts):
+        gone = (each for each in engine.runtimes if each.name == "nvidia" and each.program == "")
+        leftovers += [f"runtime nvidia: {each.path} does not exist" for each in gone]
+        for spec in () if isinstance(facts.cdi, Unknown) else facts.cdi:
+            missing = () if isinstance(spec.missing_paths, Unknown) else spec.missing_paths
+            if programs := [path for path in missing if path.rpartition("/")[2] in _CDI_HOOKS]:
+                leftovers.append(f"{spec.path}: {programs[0]} is not there")
     has_other_way = has_cdi_gpus(facts, engine)
     # Editors ask with `--gpus` where they see a runtime named nvidia, which then needs the hook.
     needs_hook = has_runtime and engine.hook_on_path is False and not has_gpus_by_cdi(engine)
@@ -98,17 +105,6 @@ def toolkit_installed(facts: Facts) -> Iterator[Problem]:
             "no-hook-but-other-way" if has_other_way else "no-hook",
             evidence=("nvidia-container-runtime-hook is not on the daemon's PATH", offers),
         )
-
-
-def _list_leftovers(facts: Facts, engine: Engine) -> Iterator[str]:
-    """List what still names programs of a toolkit that is gone."""
-    for runtime in engine.runtimes:
-        if runtime.name == "nvidia" and runtime.program == "":
-            yield f"runtime nvidia: {runtime.path} does not exist"
-    for spec in () if isinstance(facts.cdi, Unknown) else facts.cdi:
-        missing = () if isinstance(spec.missing_paths, Unknown) else spec.missing_paths
-        if programs := [path for path in missing if path.rpartition("/")[2] in _CDI_HOOKS]:
-            yield f"{spec.path}: {programs[0]} is not there"
 
 
 @check("CTK002", causes=("CTK003", "CTK004", *CONTAINER_START_CODES))

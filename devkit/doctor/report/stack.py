@@ -37,7 +37,15 @@ class LayerReading:
 
 def _read_hardware(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
-        for name, count in Counter(map(_describe_gpu, facts.nvml.gpus)).items():
+        found = Counter(
+            "GPU that does not respond"
+            if isinstance(gpu, FailedGpu)
+            else f"{gpu.name}, {format_bytes(gpu.memory_bytes)}"
+            if isinstance(gpu.memory_bytes, int)
+            else gpu.name
+            for gpu in facts.nvml.gpus
+        )
+        for name, count in found.items():
             shown = name if count == 1 else f"{count} × {name}"  # noqa: RUF001 - a times sign
             yield LayerReading("GPU", shown, shown)
         yield from _read_connections(facts)
@@ -69,14 +77,6 @@ def _read_connections(facts: Facts) -> Iterator[LayerReading]:
     pairs = [f"{count} {kind}" for kind, count in kinds.items() if isinstance(kind, str) and count]
     if pairs:
         yield LayerReading("pairs of GPUs", join_words(pairs))
-
-
-def _describe_gpu(gpu: object) -> str:
-    if isinstance(gpu, FailedGpu):
-        return "GPU that does not respond"
-    memory = getattr(gpu, "memory_bytes", None)
-    size = f", {format_bytes(memory)}" if isinstance(memory, int) else ""
-    return f"{getattr(gpu, 'name', 'GPU')}{size}"
 
 
 def _read_kernel(facts: Facts) -> Iterator[LayerReading]:

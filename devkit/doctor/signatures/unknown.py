@@ -131,13 +131,7 @@ def describe_unknown(
     found = () if words.is_history else _find_errors(lines, words)
     formed = (each for each in found if each[0] not in reported)
     error = _choose_error(tuple(formed), words) or next((each for each in lines if each[0] in open_lines), None)
-    stated = Unknown(
-        is_healthy=False,
-        versions=_list_versions(facts),
-        facts=_list_facts(facts),
-        commands=_list_commands(facts),
-        reports=reports,
-    )
+    stated = replace(_read_stated(facts), reports=reports)
     if error is None:
         is_traced = any(text.startswith(_TRACEBACK) for _, text, _ in lines)
         is_healthy = not reports and not is_traced and len(lines) >= _MIN_LINES
@@ -231,7 +225,8 @@ def _find_advice(lines: tuple[tuple[int, str, int], ...], line: int, error: str)
     return tuple(dict.fromkeys(each for *_, each in found if each != error))[:MAX_ADVICE]
 
 
-def _list_versions(facts: TextFacts) -> tuple[str, ...]:
+def _read_stated(facts: TextFacts) -> Unknown:
+    """Return the versions of a text, what it states with the lines, and the commands of its engine that show more."""
     names = dict.fromkeys(each.name for each in facts.stated if each.name.startswith("package:"))
     packages = [f"{name.removeprefix('package:')} {facts.find(name)}" for name in names if facts.find(name)]
     machine = {
@@ -242,11 +237,6 @@ def _list_versions(facts: TextFacts) -> tuple[str, ...]:
     }
     others = [f"{said} {facts.find(name)}" for name, said in machine.items() if facts.find(name)]
     python = [f"Python {facts.python}"] if facts.python else []
-    return tuple((*others, *python, *packages)[:MAX_VERSIONS])
-
-
-def _list_facts(facts: TextFacts) -> tuple[str, ...]:
-    """Return what the text states of engine, command, GPU and exit code, with their lines."""
     said = {"engine": "engine", "command": "command", "gpu": "GPU", "exit_code": "exit code", "resource": "resource"}
     shown = []
     for name, words in said.items():
@@ -254,7 +244,18 @@ def _list_facts(facts: TextFacts) -> tuple[str, ...]:
         if each is not None:
             place = f" (line {each.line})" if each.line else ""
             shown.append(f"{words}: {each.value[:120]}{place}")
-    return tuple(shown)
+    more = {
+        "kubernetes": ("kubectl describe pod <pod>", "kubectl logs <pod> --previous"),
+        "podman": ("podman info; podman logs <container>",),
+    }.get(facts.engine, ())
+    if any(each.name == "command" and each.value.startswith(("srun", "sbatch")) for each in facts.stated):
+        more = (*more, "sacct -j <job> --format=JobID,State,ExitCode,MaxRSS")
+    return Unknown(
+        is_healthy=False,
+        versions=(*others, *python, *packages)[:MAX_VERSIONS],
+        facts=tuple(shown),
+        commands=(*more, *_NEXT),
+    )
 
 
 def _build_search(text: str, package: str, facts: TextFacts) -> str:
@@ -265,14 +266,3 @@ def _build_search(text: str, package: str, facts: TextFacts) -> str:
     words = [word for word in plain.split() if not re.fullmatch(r"[\d.:/\\*+_-]+", word)][:_MAX_SEARCH_WORDS]
     version = facts.find_version(package.replace("_", "-")) if package else ""
     return " ".join(filter(None, (package.replace("_", "-"), version, name, *words)))
-
-
-def _list_commands(facts: TextFacts) -> tuple[str, ...]:
-    """Return what shows more, by the engine of the text."""
-    shown = {
-        "kubernetes": ("kubectl describe pod <pod>", "kubectl logs <pod> --previous"),
-        "podman": ("podman info; podman logs <container>",),
-    }.get(facts.engine, ())
-    if any(each.name == "command" and each.value.startswith(("srun", "sbatch")) for each in facts.stated):
-        shown = (*shown, "sacct -j <job> --format=JobID,State,ExitCode,MaxRSS")
-    return (*shown, *_NEXT)

@@ -38,8 +38,20 @@ _RULES: Mapping[str, tuple[frozenset[int], frozenset[int]]] = {
 """By code, the circumstances that speak for its cause and those that speak against it."""
 
 
-def _ask_circumstances(here: Circumstances) -> Ask:
-    """Return what answers by the circumstances of this machine."""
+@dataclass(frozen=True)
+class Machine:
+    """A machine to ask about the causes of a text, and its versions for those that the text does not name.
+
+    `is_of_text` says whether the text is known to come from it.
+    """
+
+    ask: Ask
+    values: TextFacts
+    is_of_text: bool
+
+
+def describe_circumstances(here: Circumstances) -> Machine:
+    """Return this machine, from which a text need not come. It answers by its circumstances."""
     has_driver = bool(here.driver) or (here.is_wsl and here.has_device)
     holds = {
         _NO_DRIVER: "" if has_driver else "no NVIDIA driver is loaded",
@@ -60,14 +72,17 @@ def _ask_circumstances(here: Circumstances) -> Ask:
                 return Witness(f"on this machine: {says}", circumstance in speaks_for)
         return None
 
-    return ask
+    return Machine(ask, TextFacts(), is_of_text=False)
 
 
-def _ask_facts(facts: "Facts") -> Ask:
-    """Return what answers by the check of a code: one that finds the cause, or one that passes."""
+def describe_facts(facts: "Facts") -> Machine:
+    """Return the machine that a text comes from. It answers by the check of a code: one that finds the cause, or passes."""
     from devkit.doctor.checks.loader import load_check
+    from devkit.doctor.fixes import name_engine
     from devkit.doctor.model import Found, Passed
     from devkit.doctor.runner import run_on_host_and_container
+    from devkit.facts.gpu import NvmlAnswer
+    from devkit.facts.values import ComputeCapability, Release, Unknown
 
     def ask(code: str) -> Witness | None:
         (outcome,) = run_on_host_and_container((load_check(code),), facts, clock=lambda: 0.0)
@@ -76,32 +91,6 @@ def _ask_facts(facts: "Facts") -> Ask:
         if isinstance(outcome.verdict, Passed):
             return Witness(f"{code} passes: {outcome.check.title}", is_for=False)
         return None
-
-    return ask
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A machine to ask about the causes of a text, and its versions for those that the text does not name.
-
-    `is_of_text` says whether the text is known to come from it.
-    """
-
-    ask: Ask
-    values: TextFacts
-    is_of_text: bool
-
-
-def describe_circumstances(here: Circumstances) -> Machine:
-    """Return this machine, from which a text need not come."""
-    return Machine(_ask_circumstances(here), TextFacts(), is_of_text=False)
-
-
-def describe_facts(facts: "Facts") -> Machine:
-    """Return the machine that a text comes from."""
-    from devkit.doctor.fixes import name_engine
-    from devkit.facts.gpu import NvmlAnswer
-    from devkit.facts.values import ComputeCapability, Release, Unknown
 
     nvml, loaded = facts.nvml, getattr(facts.driver, "loaded", None)
     cuda = nvml.cuda if isinstance(nvml, NvmlAnswer) else None
@@ -115,7 +104,7 @@ def describe_facts(facts: "Facts") -> Machine:
         *(("capability", str(gpu.capability)) for gpu in facts.gpus if isinstance(gpu.capability, ComputeCapability)),
     ]
     values = TextFacts(tuple(TextFact(name, value) for name, value in stated if value), machine=facts)
-    return Machine(_ask_facts(facts), values, is_of_text=True)
+    return Machine(ask, values, is_of_text=True)
 
 
 def rank_by_machine(match: Match, machine: Machine) -> Match:

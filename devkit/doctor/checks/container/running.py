@@ -257,33 +257,29 @@ def last_container_ended_well(facts: Facts) -> Iterator[Problem]:
         if is_project_folder(facts, one.folder) and not runs_again:
             last.setdefault(service, one)
     skip_if(not last, "no container of this project was stopped")
-    for container in last.values():
-        yield from _judge_end(container)
-
-
-def _judge_end(container: StoppedContainer) -> Iterator[Problem]:
     from devkit.doctor.known_errors import find_known_errors  # it knows all checks
 
-    is_service = container.service and isinstance(container.service, str)
-    kind = f"service {container.service}" if is_service else "dev container"
-    if container.error:
-        best = next(iter(find_known_errors(container.error, is_ours=True)), None)
-        text = " ".join(container.error.split())
-        yield problem(
-            "could-not-start",
-            kind=kind,
-            container=container.name,
-            reason=best.cause.rstrip(".") if best else text[:_LONGEST],
-            evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
-            confidence=best.confidence if best else None,
-            fix=best.fix if best else None,
-        )
-    elif container.out_of_memory:
-        evidence = (f"OOMKilled: true, exit code {container.exit_code}",)
-        yield problem("out-of-memory", kind=kind, container=container.name, evidence=evidence)
-    elif container.state == "restarting":
-        evidence = (f"State.Status: restarting, exit code {container.exit_code}",)
-        yield problem("restarts", kind=kind, container=container.name, code=container.exit_code, evidence=evidence)
+    for container in last.values():
+        is_service = container.service and isinstance(container.service, str)
+        kind = f"service {container.service}" if is_service else "dev container"
+        if container.error:
+            best = next(iter(find_known_errors(container.error, is_ours=True)), None)
+            text = " ".join(container.error.split())
+            yield problem(
+                "could-not-start",
+                kind=kind,
+                container=container.name,
+                reason=best.cause.rstrip(".") if best else text[:_LONGEST],
+                evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
+                confidence=best.confidence if best else None,
+                fix=best.fix if best else None,
+            )
+        elif container.out_of_memory:
+            evidence = (f"OOMKilled: true, exit code {container.exit_code}",)
+            yield problem("out-of-memory", kind=kind, container=container.name, evidence=evidence)
+        elif container.state == "restarting":
+            evidence = (f"State.Status: restarting, exit code {container.exit_code}",)
+            yield problem("restarts", kind=kind, container=container.name, code=container.exit_code, evidence=evidence)
 
 
 @check("CON012")

@@ -22,7 +22,7 @@ from devkit.doctor.preconditions import (
     require_visible_gpu,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.gpu import Driver, DriverPackage
+from devkit.facts.gpu import DriverPackage
 from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
@@ -64,29 +64,21 @@ def driver_is_of_one_version(facts: Facts) -> Iterator[Problem]:
     if find_distro_family(facts) is DistroFamily.NIXOS:
         raise NotApplicable("on NixOS, the module and libraries change together at a reboot")
     on_disk, library = require(driver.on_disk), require(driver.libnvidia_ml)
-    broken = [package for package in _packages(driver) if package.state not in _DPKG_DONE_STATES]
+    known = () if isinstance(driver.packages, Unknown) else driver.packages
+    broken = [package for package in known if package.state not in _DPKG_DONE_STATES]
+    # Packages that carry a branch in their name, one for each branch, as evidence of two that are mixed.
+    named: dict[str, DriverPackage] = {}
+    for package in known:
+        if (match := _BRANCH.match(package.name)) and package.state == "installed":
+            named.setdefault(next(filter(None, match.groups())), package)
     branch = library.major if isinstance(library, Release) else "<branch>"
-    packages = [f"{package.name} {package.version}: {package.state}" for package in broken or _find_branches(driver)]
+    packages = [f"{package.name} {package.version}: {package.state}" for package in broken or named.values()]
     evidence = (f"modinfo -F version nvidia: {on_disk}", f"libnvidia-ml.so.{library}", *packages[:_MAX_PACKAGES])
     if isinstance(on_disk, Release) and isinstance(library, Release) and on_disk != library:
         yield problem("two-versions", module=on_disk, library=library, branch=branch, evidence=evidence)
     elif broken:
         names = join_words(package.name for package in broken)
         yield problem("half-installed", packages=names, branch=branch, evidence=evidence)
-
-
-def _packages(driver: Driver) -> tuple[DriverPackage, ...]:
-    return () if isinstance(driver.packages, Unknown) else driver.packages
-
-
-def _find_branches(driver: Driver) -> list[DriverPackage]:
-    """Packages that carry a branch in their name, one for each branch, as evidence of two that are mixed."""
-    found: dict[str, DriverPackage] = {}
-    for package in _packages(driver):
-        match = _BRANCH.match(package.name)
-        if match and package.state == "installed":
-            found.setdefault(next(filter(None, match.groups())), package)
-    return list(found.values())
 
 
 @check("DRV014", require_visible_gpu, causes=(*CDI_CODES, *CONTAINER_START_CODES, *CUDA_CODES, *CONTAINER_CODES))

@@ -30,6 +30,17 @@ from devkit.facts.values import Release, Unknown
 
 _NVML_MISMATCH = 18
 _ENDS = {NvmlEnd.TIMED_OUT: "hangs", NvmlEnd.CRASHED: "crashes"}
+_LIBRARY_NOT_FOUND = 12
+_ERRORS = {
+    4: ("no-access", "no-access-in-container"),
+    9: ("not-loaded", "not-loaded"),
+    _LIBRARY_NOT_FOUND: ("library-not-installed", "library-not-given"),
+    15: ("gpu-lost", "gpu-lost"),
+    17: ("blocked-by-windows", "blocked-by-windows"),
+    _NVML_MISMATCH: ("other-version", "other-version"),
+    999: ("unknown-error", "unknown-error-in-container"),
+}
+"""The problem of an NVML return value on the host and in a container. Source: NVIDIA, NVML API reference, nvmlReturn_t."""
 
 
 @check("DRV002", require_nvidia_gpu, causes=NEEDS_DRIVER_CODES)
@@ -78,8 +89,12 @@ def nvml_answers(facts: Facts) -> Iterator[Problem]:
         ended = f"returned {failure.code}"
     if failure.end is NvmlEnd.CRASHED:
         ended = f"ended with signal {failure.code}"
+    code = _LIBRARY_NOT_FOUND if failure.end is NvmlEnd.LIBRARY_NOT_FOUND else failure.code
+    name = _ENDS.get(failure.end) or _ERRORS.get(code, ("not-started", "not-started"))[is_in_container(facts)]
+    if name == "not-loaded" and find_driver_side(facts) is Side.WINDOWS:
+        name = "no-driver-on-windows"
     yield problem(
-        _ENDS.get(failure.end) or _name_error(facts, failure),
+        name,
         call=failure.call,
         code=failure.code,
         reason=failure.message or f"return value {failure.code}",
@@ -93,25 +108,3 @@ def nvml_answers_with_these_variables(facts: Facts) -> Iterator[Problem]:
     said = require(facts.nvml.said) if isinstance(facts.nvml, NvmlFailure) else None
     if said is not None:
         yield report_failure(said)
-
-
-def _name_error(facts: Facts, failure: NvmlFailure) -> str:
-    """Name the problem of an NVML return value. Source: NVIDIA, NVML API reference, nvmlReturn_t."""
-    inside = is_in_container(facts)
-    if failure.end is NvmlEnd.LIBRARY_NOT_FOUND or failure.code == 12:
-        return "library-not-given" if inside else "library-not-installed"
-    match failure.code:
-        case 4:
-            return "no-access-in-container" if inside else "no-access"
-        case 9:
-            return "no-driver-on-windows" if find_driver_side(facts) is Side.WINDOWS else "not-loaded"
-        case 15:
-            return "gpu-lost"
-        case 17:
-            return "blocked-by-windows"
-        case 18:
-            return "other-version"
-        case 999:
-            return "unknown-error-in-container" if inside else "unknown-error"
-        case _:
-            return "not-started"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
 from devkit.doctor.checks.engine.connection import name_choice
-from devkit.doctor.checks.project.containers import require_project_containers
+from devkit.doctor.checks.project.containers import find_project_containers
 from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
@@ -142,7 +142,10 @@ def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
     settings = None if isinstance(settings, Unknown) or (settings and settings.error) else settings
     if settings is not None and not isinstance(settings.proxies, Unknown):
         url = next(filter(_LOOPBACK.match, settings.proxies), "")
-        if url and not _are_on_host_network(facts):
+        modes = [each.setting("network") for each in find_project_containers(facts) if each.is_started_by_files]
+        # Where all containers of the project have this machine's network, loopback is this machine's.
+        is_own = bool(modes) and all(mode is not None and mode.value == "host" for mode in modes)
+        if url and not is_own:
             yield problem("loopback", path=settings.path, url=url, evidence=(f"{settings.path}: proxies: {url}",))
     proxies = {proxy.variable: proxy.url for proxy in require(require(facts.hub).proxies)}
     variables = [name for name in proxies if name.upper() in ("HTTP_PROXY", "HTTPS_PROXY")]
@@ -161,16 +164,6 @@ def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
     if settings is not None and not settings.gives_proxy:
         evidence = (shell, f"{settings.path}: no proxies")
         yield problem("containers-without-proxy", subject=settings.path, evidence=evidence)
-
-
-def _are_on_host_network(facts: Facts) -> bool:
-    """Say if all containers of the project have this machine's network, where loopback is this machine's."""
-    try:
-        containers = require_project_containers(facts)
-    except NotApplicable:
-        return False
-    modes = [each.setting("network") for each in containers if each.is_started_by_files]
-    return bool(modes) and all(mode is not None and mode.value == "host" for mode in modes)
 
 
 @check("ENG015")

@@ -193,7 +193,15 @@ class ProjectContainer:
 
 def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
     """Return every container that the project's files describe, or end the check."""
-    project = require_project(facts)
+    require_project(facts)
+    return find_project_containers(facts)
+
+
+def find_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
+    """Return every container that the project's files describe; none where no project was read."""
+    if not isinstance(facts.project, Project):
+        return ()
+    project = facts.project
     dockerfiles = {one.path: one for one in project.dockerfiles}
 
     def made(dev: DevContainer | None, service: Service | None) -> ProjectContainer:

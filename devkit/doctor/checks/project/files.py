@@ -117,31 +117,26 @@ def _find_missing_services(project: Project) -> Iterator[Problem]:
 
 @check("PRJ008", causes=("PRJ005",))
 def host_requirements_match_schema(facts: Facts) -> Iterator[Problem]:
-    for dev in require_project(facts).dev_containers:
-        for requirement in dev.host_requirements:
-            yield from _find_requirement_problems(requirement)
-
-
-def _find_requirement_problems(requirement: HostRequirement) -> Iterator[Problem]:
-    name, kind, value = requirement.name, requirement.kind, requirement.value
-    about: dict[str, Any] = {"found_at": requirement, "evidence": (f"{name}: {value or kind}",), "name": name}
-    is_number = kind == "number" and value.isdigit()
-    is_size = kind == "text" and _MEMORY.fullmatch(value)
-    if name == "gpu":
-        if kind not in ("bool", "object") and value != "optional":
-            yield problem("no-gpu-value", **about, repairs=_request_gpu(requirement, "true"), value=value)
-    elif name in ("gpus", "GPU", "nvidia", "cuda"):
-        wanted = '"optional"' if value == "optional" else "true"
-        yield problem("gpu-misspelled", **about, repairs=_request_gpu(requirement, wanted), wanted=wanted)
-    elif name in ("memory", "storage", "gpu.memory"):
-        if not is_size:
-            found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
-            size = f"{found[1]}{found[2].lower()}b" if found else "16gb"
-            yield problem("no-size", **about, value=value, key=name.rpartition(".")[2], size=size)
-    elif name not in ("cpus", "gpu.cores"):
-        yield problem("unknown-key", **about)
-    elif not is_number:
-        yield problem("no-number", **about, value=value)
+    for requirement in (each for dev in require_project(facts).dev_containers for each in dev.host_requirements):
+        name, kind, value = requirement.name, requirement.kind, requirement.value
+        about: dict[str, Any] = {"found_at": requirement, "evidence": (f"{name}: {value or kind}",), "name": name}
+        is_number = kind == "number" and value.isdigit()
+        is_size = kind == "text" and _MEMORY.fullmatch(value)
+        if name == "gpu":
+            if kind not in ("bool", "object") and value != "optional":
+                yield problem("no-gpu-value", **about, repairs=_request_gpu(requirement, "true"), value=value)
+        elif name in ("gpus", "GPU", "nvidia", "cuda"):
+            wanted = '"optional"' if value == "optional" else "true"
+            yield problem("gpu-misspelled", **about, repairs=_request_gpu(requirement, wanted), wanted=wanted)
+        elif name in ("memory", "storage", "gpu.memory"):
+            if not is_size:
+                found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
+                size = f"{found[1]}{found[2].lower()}b" if found else "16gb"
+                yield problem("no-size", **about, value=value, key=name.rpartition(".")[2], size=size)
+        elif name not in ("cpus", "gpu.cores"):
+            yield problem("unknown-key", **about)
+        elif not is_number:
+            yield problem("no-number", **about, value=value)
 
 
 def _request_gpu(requirement: HostRequirement, value: str) -> tuple[Repair, ...]:

@@ -10,7 +10,12 @@ from typing import Any
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cdi import has_cdi_gpus
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
-from devkit.doctor.checks.project.containers import ProjectContainer, find_gpu_evidence, require_project_containers
+from devkit.doctor.checks.project.containers import (
+    ProjectContainer,
+    find_gpu_evidence,
+    find_project_containers,
+    require_project_containers,
+)
 from devkit.doctor.checks.toolkit import has_nvidia_runtime
 from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import Confidence, Location, NotApplicable, Repair, RepairKind, Severity, check, cite
@@ -206,36 +211,30 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Problem]:
         raise NotApplicable("no container engine responds")
     skip_if(not is_local_engine(facts.engine), "the engine runs on another machine")
     engine = facts.engine
-    for container, requirement in requirements:
-        yield from _compare_with_engine(facts, engine, container, requirement)
-
-
-def _compare_with_engine(
-    facts: Facts, engine: Engine, container: ProjectContainer, requirement: HostRequirement
-) -> Iterator[Problem]:
-    removal = Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu"))
-    runs_by_args = container.dev is not None and not container.is_compose and not container.dev.run_args
-    stated = f"hostRequirements.gpu: {requirement.value or requirement.kind}"
     adds, has_gpu = has_devcontainer_cli_gpu_flag(facts), has_nvidia_gpu(facts)
     is_desktop = engine.kind is EngineKind.DOCKER_DESKTOP
-    if engine.kind is EngineKind.PODMAN:
-        by_cdi = Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--device", "nvidia.com/gpu=all"]')
-        repairs = (removal, by_cdi) if runs_by_args and not container.requests else (removal,)
-        yield problem("podman", found_at=requirement, evidence=("the engine is Podman", stated), repairs=repairs)
-    elif adds and has_gpu is False:
-        evidence = ("docker info: Runtimes.nvidia is nvidia-container-runtime", "this machine has no NVIDIA GPU")
-        name = "runtime-without-gpu-optional" if requirement.value == "optional" else "runtime-without-gpu"
-        yield problem(name, found_at=requirement, evidence=evidence)
-    elif not adds and has_gpu is True and (is_desktop or has_cdi_gpus(facts, engine)) and not container.requests:
-        by_flag = Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--gpus", "all"]')
-        runtimes = ", ".join(runtime.name for runtime in engine.runtimes)
-        yield problem(
-            "other-runtime" if has_nvidia_runtime(engine) else "no-runtime",
-            found_at=requirement,
-            evidence=(f"docker info: runtimes {runtimes}", stated),
-            repairs=(by_flag, removal) if runs_by_args else (),
-            how="Docker Desktop exposes GPUs" if is_desktop else "the engine has CDI devices",
-        )
+    for container, requirement in requirements:
+        removal = Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu"))
+        runs_by_args = container.dev is not None and not container.is_compose and not container.dev.run_args
+        stated = f"hostRequirements.gpu: {requirement.value or requirement.kind}"
+        if engine.kind is EngineKind.PODMAN:
+            by_cdi = Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--device", "nvidia.com/gpu=all"]')
+            repairs = (removal, by_cdi) if runs_by_args and not container.requests else (removal,)
+            yield problem("podman", found_at=requirement, evidence=("the engine is Podman", stated), repairs=repairs)
+        elif adds and has_gpu is False:
+            evidence = ("docker info: Runtimes.nvidia is nvidia-container-runtime", "this machine has no NVIDIA GPU")
+            name = "runtime-without-gpu-optional" if requirement.value == "optional" else "runtime-without-gpu"
+            yield problem(name, found_at=requirement, evidence=evidence)
+        elif not adds and has_gpu is True and (is_desktop or has_cdi_gpus(facts, engine)) and not container.requests:
+            by_flag = Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--gpus", "all"]')
+            runtimes = ", ".join(runtime.name for runtime in engine.runtimes)
+            yield problem(
+                "other-runtime" if has_nvidia_runtime(engine) else "no-runtime",
+                found_at=requirement,
+                evidence=(f"docker info: runtimes {runtimes}", stated),
+                repairs=(by_flag, removal) if runs_by_args else (),
+                how="Docker Desktop exposes GPUs" if is_desktop else "the engine has CDI devices",
+            )
 
 
 @check("PRJ007")
@@ -413,14 +412,10 @@ def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
 
 def _list_gpu_services(facts: Facts) -> Iterator[ResolvedService]:
     """Yield what asks for a GPU: services as Compose resolves them, or else as the files say; then dev containers."""
-    try:
-        containers = require_project_containers(facts)
-    except NotApplicable:
-        containers = ()
     is_resolved = isinstance(facts.compose_config, tuple)
     if isinstance(facts.compose_config, tuple):
         yield from (each for each in facts.compose_config if each.device_ids or each.gpu_count or each.runtime)
-    for container in containers:
+    for container in find_project_containers(facts):
         if is_resolved and container.dev is None:
             continue
         for request in container.requests:

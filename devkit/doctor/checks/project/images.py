@@ -122,30 +122,26 @@ def image_has_cuda_once(facts: Facts) -> Iterator[Problem]:
     for container, image in _require_base_images(facts):
         tag = CudaTag.of(image.value)
         wheels = list(find_torch_installs(container))
-        if tag is not None and tag.flavor in ("runtime", "devel") and wheels:
-            yield from _find_duplicate_cuda(image, tag, wheels)
-
-
-def _find_duplicate_cuda(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Problem]:
-    """Nothing for a devel image of the wheels' own CUDA, which is there to compile with."""
-    labels = sorted({one.index for one in wheels if one.index})
-    line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
-    is_same, has_wheel_line, compiles = line in labels, line in load_tables().torch.indexes, tag.flavor == "devel"
-    if compiles and is_same:
-        return
-    yield problem(
-        "base-image" if has_wheel_line else "base-image-without-wheels",
-        found_at=image,
-        severity=Severity.NOTE if is_same or (has_wheel_line and not labels) else None,
-        evidence=(
-            cite(image, image.value),
-            *(cite(one, f"torch {one.index or 'from the default index'}") for one in wheels),
-        ),
-        image=image.value,
-        cuda=tag.cuda,
-        origin=join_words(labels) if labels else "the default index",
-        flavor=tag.flavor,
-    )
+        if tag is None or tag.flavor not in ("runtime", "devel") or not wheels:
+            continue
+        labels = sorted({one.index for one in wheels if one.index})
+        line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
+        is_same, has_wheel_line = line in labels, line in load_tables().torch.indexes
+        if tag.flavor == "devel" and is_same:
+            continue  # it is there to compile with
+        yield problem(
+            "base-image" if has_wheel_line else "base-image-without-wheels",
+            found_at=image,
+            severity=Severity.NOTE if is_same or (has_wheel_line and not labels) else None,
+            evidence=(
+                cite(image, image.value),
+                *(cite(one, f"torch {one.index or 'from the default index'}") for one in wheels),
+            ),
+            image=image.value,
+            cuda=tag.cuda,
+            origin=join_words(labels) if labels else "the default index",
+            flavor=tag.flavor,
+        )
 
 
 @check("PRJ023")

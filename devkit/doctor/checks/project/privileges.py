@@ -27,7 +27,8 @@ from devkit.text import format_bytes
 
 _ENGINE_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "//var/run/docker.sock")
 SHM_SIZE = "8gb"
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"\s*(\d*\.?\d+)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 _UBUNTU_WITH_USER = re.compile(
     r"(?:^|/)ubuntu:(?:23\.04|23\.10|24|25|26)|(?:^|/)ubuntu:(?:noble|oracular|plucky|questing)"
 )
@@ -122,7 +123,9 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Problem]:
         if not container.is_started_by_files or wants is None or container.setting("ipc") is not None:
             continue
         size = container.setting("shm_size")
-        stated = None if size is None else _parse_size(size.value)
+        # As engines read it; nothing for one that a variable decides.
+        found = None if size is None else _SIZE.fullmatch(size.value)
+        stated = int(float(found[1]) * _UNITS[found[2].lower()]) if found else None
         if size is not None and (stated is None or stated >= SHARED_MEMORY_BYTES):
             continue
         place = Location(size.path, size.line) if size is not None else container.location
@@ -139,16 +142,6 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Problem]:
             has="the engine's 64 MiB" if stated is None else format_bytes(stated),
             size=SHM_SIZE,
         )
-
-
-def _parse_size(text: str) -> int | None:
-    """A size as engines read it; None for one that a variable decides."""
-    text = text.strip().lower().removesuffix("b").removesuffix("i")
-    digits, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS and text[-1:] else (text, "")
-    try:
-        return int(float(digits) * _UNITS[unit])
-    except ValueError:
-        return None
 
 
 @check("PRJ028")
