@@ -195,8 +195,7 @@ def serialize_estimate_report(report: EstimateReport) -> Json:
         smallest_gpu={"name": smallest.name, "memory_bytes": smallest.memory_bytes} if smallest else None,
         host=report.host,
     )
-    document: Json = encode(built)
-    return document
+    return encode(built)
 
 
 def _build_gpu(each: GpuReport) -> GpuDocument:

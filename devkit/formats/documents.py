@@ -27,17 +27,21 @@ def build_from(kind: type[DocumentT], origin: object, /, **own: object) -> Docum
     return kind(**{name: getattr(origin, name) for name in names if hasattr(origin, name)}, **own)
 
 
-def encode(value: Any) -> Any:  # noqa: ANN401 - any value of a document
+def encode(document: Any) -> Json:  # noqa: ANN401 - an instance of a dataclass
     """Encode a document as the plain values of JSON: enumerations by their values, versions and paths as text."""
+    pairs = ((each, getattr(document, each.name)) for each in fields(document))
+    return {each.name: _encode(own) for each, own in pairs if own is not None or _MAY_LACK not in each.metadata}
+
+
+def _encode(value: Any) -> Any:  # noqa: ANN401 - any value of a document
     if is_dataclass(value):
-        pairs = ((each, getattr(value, each.name)) for each in fields(value))
-        return {each.name: encode(own) for each, own in pairs if own is not None or _MAY_LACK not in each.metadata}
+        return encode(value)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): encode(own) for key, own in value.items()}
+        return {str(key): _encode(own) for key, own in value.items()}
     if isinstance(value, list | tuple):
-        return [encode(each) for each in value]
+        return [_encode(each) for each in value]
     return value if type(value) in _SCALARS else str(value)
 
 

@@ -97,7 +97,7 @@ def serialize_answer(answer: Plan | Conflict, *, today: str | None = None) -> Js
     """Serialize an answer for JSON. `today`, an ISO 8601 date, lets it say how old its data is."""
     plan = answer if isinstance(answer, Plan) else answer.nearest
     stale = format_stale_warning(answer.data_as_of, today) if today else None
-    document: Json = encode(
+    return encode(
         AnswerDocument(
             verdict="plan" if isinstance(answer, Plan) else "conflict",
             plan=build_plan_document(answer) if isinstance(answer, Plan) else None,
@@ -108,7 +108,6 @@ def serialize_answer(answer: Plan | Conflict, *, today: str | None = None) -> Js
             data_age_days=count_age(answer, today),
         )
     )
-    return document
 
 
 def count_age(answer: Plan | Conflict, today: str | None) -> int | None:
@@ -118,8 +117,7 @@ def count_age(answer: Plan | Conflict, today: str | None) -> int | None:
 
 def serialize_plan(plan: Plan) -> Json:
     """Serialize a plan for JSON."""
-    document: Json = encode(build_plan_document(plan))
-    return document
+    return encode(build_plan_document(plan))
 
 
 def build_plan_document(plan: Plan) -> PlanDocument:

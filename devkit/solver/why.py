@@ -93,8 +93,7 @@ def serialize_choice(found: Explanation, answer: Plan | Conflict, *, today: str 
         data_as_of=answer.data_as_of,
         data_age_days=count_age(answer, today),
     )
-    document: Json = encode(why)
-    return document
+    return encode(why)
 
 
 def format_choice(found: Explanation, answer: Plan | Conflict, *, width: int, today: str | None) -> str:

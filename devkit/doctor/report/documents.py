@@ -211,7 +211,7 @@ def build_report_document(report: "Report", layers: "Iterable[StackLayer]") -> J
     for layer in layers:
         readings = tuple(build_from(ReadingDocument, each) for each in layer.readings)
         shown.append(build_from(LayerDocument, layer, state=layer.state.name.lower(), readings=readings))
-    document: Json = encode(
+    return encode(
         build_from(
             DoctorDocument,
             report,
@@ -221,13 +221,11 @@ def build_report_document(report: "Report", layers: "Iterable[StackLayer]") -> J
             outcomes=tuple(map(_build_outcome, report.outcomes)),
         )
     )
-    return document
 
 
 def build_check_list_document(checks: Iterable[Check]) -> Json:
     """Build the document of `--list --json`."""
-    document: Json = encode(ChecksDocument(checks=tuple(map(_build_check, checks))))
-    return document
+    return encode(ChecksDocument(checks=tuple(map(_build_check, checks))))
 
 
 def build_matches_document(
@@ -235,10 +233,7 @@ def build_matches_document(
 ) -> Json:
     """Build the document of known errors in a text, best first, and of what it says itself where there are none."""
     matches = tuple(map(_build_match, found))
-    document: Json = encode(
-        ExplainDocument(matches=matches, nearest=tuple(nearest), unknown=unknown, not_read=not_read)
-    )
-    return document
+    return encode(ExplainDocument(matches=matches, nearest=tuple(nearest), unknown=unknown, not_read=not_read))
 
 
 def build_explanation_document(check: Check) -> Json:
@@ -254,14 +249,12 @@ def build_explanation_document(check: Check) -> Json:
         for group in group_problems(check.code)
     )
     explained = _build_check(check, explanation=dict(check.explanation), problems=problems, causes=check.causes)
-    document: Json = encode(ExplainDocument(check=explained, matches=()))
-    return document
+    return encode(ExplainDocument(check=explained, matches=()))
 
 
 def build_fix_document(fix: Fix, code: str) -> Json:
     """Build the part of a document about a fix, whose page is that of the check `code` where it names none."""
-    document: Json = encode(_build_fix(fix, code))
-    return document
+    return encode(_build_fix(fix, code))
 
 
 def _build_check(check: Check, **more: Any) -> CheckDocument:  # noqa: ANN401 - further fields
