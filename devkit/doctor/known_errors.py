@@ -148,7 +148,18 @@ def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Matc
             if not reports or (not each[0].is_consequence and any(_is_of_same_error(each[1], near) for near in reports))
         ]
     direct = [each for each in found if not each[0].is_consequence]
-    errors = _drop_beside_checked([match for _, match in _keep_one_of_each(_drop_overlapping(direct))])
+    kept = [match for _, match in _keep_one_of_each(_drop_overlapping(direct))]
+    checked = [match for match in kept if match.code]
+    # An error that no check looks for is left out where one that a check looks for is near and as sure.
+    errors = [
+        match
+        for match in kept
+        if match.code
+        or not any(
+            each.severity is match.severity and _rank(each) <= _rank(match) and _is_of_same_error(match, each)
+            for each in checked
+        )
+    ]
     rivals = [match for _, match in direct if match not in errors]
     telling = [match for match in errors if not match.refers]
     referring = [match for match in errors if telling and match not in telling]
@@ -188,18 +199,6 @@ def _keep_one_of_each(found: list[tuple[Family, Match]]) -> list[tuple[Family, M
     ):
         best.setdefault(each[1].code or each[1].cause, each)
     return list(best.values())
-
-
-def _drop_beside_checked(errors: list[Match]) -> list[Match]:
-    """Drop errors that no check looks for where one that a check looks for is near and as sure."""
-
-    def is_beside(match: Match) -> bool:
-        surer = (
-            each for each in errors if each.code and each.severity is match.severity and _rank(each) <= _rank(match)
-        )
-        return not match.code and any(_is_of_same_error(match, each) for each in surer)
-
-    return [match for match in errors if not is_beside(match)]
 
 
 def _rank(match: Match) -> tuple[int, int]:

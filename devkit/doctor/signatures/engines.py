@@ -105,7 +105,12 @@ def fit_to_engine(fix: Fix, facts: TextFacts) -> Fix:
     if engine == "desktop" and any(map(_INSTALL_TOOLKIT.search, fix.commands)):
         return _render_shared("update-desktop", facts)
     if manager := find_manager(facts):
-        written = (_to_distribution(command, manager) for command in fix.commands)
+        names, written = load(__package__, "engines")["package"].get(manager, {}), []
+        for command in fix.commands:
+            if found := _APT.search(command):
+                packages = " ".join(names.get(name, name) for name in found["packages"].split())
+                command = f"{command[: found.start()]}{_INSTALL[manager]} {packages}{command[found.end() :]}"
+            written.append(command)
         fix = replace(fix, commands=tuple(command for command in written if not _OF_APT.match(command)))
     convert = _CONVERTERS.get(engine)
     if engine == "docker" or not engine:
@@ -166,16 +171,6 @@ def _render_shared(name: str, facts: TextFacts) -> Fix:
 def find_manager(facts: TextFacts) -> str:
     """Find the package manager of a text's distribution where it is not apt; "" for apt and where none is known."""
     return _MANAGERS.get(facts.find("distribution"), "")
-
-
-def _to_distribution(command: str, manager: str) -> str:
-    """Write a command of apt for another package manager."""
-    found = _APT.search(command)
-    if found is None:
-        return command
-    names = load(__package__, "engines")["package"].get(manager, {})
-    packages = " ".join(names.get(name, name) for name in found["packages"].split())
-    return f"{command[: found.start()]}{_INSTALL[manager]} {packages}{command[found.end() :]}"
 
 
 def _is_dockers(command: str) -> bool:

@@ -237,26 +237,25 @@ def _parse(version: str) -> Release | None:
 def read_text_facts(words: Words) -> TextFacts:
     """Read the facts of a text in one pass over its words."""
     shown = words.shown
-    spans: tuple[tuple[int, int], ...]
+    spans = [(0, len(shown))]
     if len(shown) > 2 * MAX_READ:
-        spans = ((0, MAX_READ), (len(shown) - MAX_READ, len(shown)))
-    else:
-        spans = ((0, len(shown)),)
+        spans = [(0, MAX_READ), (len(shown) - MAX_READ, len(shown))]
     stated = [
         TextFact(name, value, words.find_line(start + position))
         for start, end in spans
         for name, value, position in _read(shown[start:end], words.lowered[start:end])
     ]
     lowered = "\n".join((*(words.lowered[start:end] for start, end in spans), *dict.fromkeys(words.programs)))
-    commands = tuple(_read_commands(words))
-    engine = _find_engine(tuple(each.value for each in commands), lowered)
-    facts = [*stated, *commands]
-    if engine:
-        facts.append(TextFact("engine", engine))
+    for line, whole, _ in islice(words.list_lines(), 4000):  # the command lines of the user
+        text = whole[:400]
+        found = _PROMPT.match(text)
+        command = _COMMAND.match(text[found.end() :] if found else text)
+        if command and (found or not re.search(r": |\berror\b", text[:60], re.IGNORECASE)):
+            stated.append(TextFact("command", command[1].strip(), line))
+    engine = _find_engine([each.value for each in stated if each.name == "command"], lowered)
     form = next((form for form, pattern in _FORMS.items() if pattern.search(lowered)), "")
-    if form:
-        facts.append(TextFact("form", form))
-    return TextFacts(tuple(facts), lowered=lowered)
+    stated += [TextFact(name, value) for name, value in (("engine", engine), ("form", form)) if value]
+    return TextFacts(tuple(stated), lowered=lowered)
 
 
 def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
@@ -302,26 +301,14 @@ def read_versions(lowered: str, package: str) -> dict[str, int]:
     return found
 
 
-def _read_commands(words: Words) -> Iterator[TextFact]:
-    """Yield the command lines of the user, where the text has lines."""
-    for line, whole, _ in islice(words.list_lines(), 4000):
-        text = whole[:400]
-        found = _PROMPT.match(text)
-        command = _COMMAND.match(text[found.end() :] if found else text)
-        if command and (found or not re.search(r": |\berror\b", text[:60], re.IGNORECASE)):
-            yield TextFact("command", command[1].strip(), line)
-
-
-def _find_engine(commands: tuple[str, ...], text: str) -> str:
+def _find_engine(commands: list[str], text: str) -> str:
     """Return the engine of a text: that of the user's own commands, and among Docker's kinds the one that the text names."""
     named = [name for name, pattern in _ENGINES.items() if pattern.search(text)]
     programs = [command.removeprefix("sudo ").split(" ", 1)[0] for command in commands]
     own = [str(_SIGNS["program"][program]) for program in programs if program in _SIGNS["program"]]
     if own:
         return own[0]
-    if any(program.startswith("docker") for program in programs):
-        return next((name for name in named if name in _DOCKERS), "docker")
-    if "error response from daemon" in text:
+    if any(program.startswith("docker") for program in programs) or "error response from daemon" in text:
         return next((name for name in named if name in _DOCKERS), "docker")
     return named[0] if named else ""
 
