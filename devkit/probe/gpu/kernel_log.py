@@ -105,32 +105,28 @@ def _understood(messages: tuple[_Message, ...], source: str) -> KernelLog:
     every = [xid for message in messages if (xid := _xid(message))]
     # The driver repeats a numbered report in words; the words count where they stand alone.
     numbered = {(xid.number, xid.address) for xid in every if _XID.search(xid.line)}
-    kinds: dict[tuple[int, str], list[Xid]] = {}
-    for xid in every:
-        kind = (xid.number, xid.address)
-        if _XID.search(xid.line) or kind not in numbered:
-            kinds.setdefault(kind, []).append(xid)
     woken = [message.at for message in messages if _WOKE.search(message.text)]
+    fatal = ((message, found) for message in messages if (found := _SXID.search(message.text)))
     return KernelLog(
-        # One for each number and GPU, with how often and when it was reported last; in the order of first sight.
-        xids=tuple(replace(group[-1], count=len(group)) for group in kinds.values())[:MAX_LINES],
+        xids=_count(xid for xid in every if _XID.search(xid.line) or (xid.number, xid.address) not in numbered),
         # The newest lines say what is wrong now, the first ones why it began.
         driver_lines=lines if len(lines) <= MAX_LINES else (*lines[: MAX_LINES // 2], *lines[-MAX_LINES // 2 :]),
         source=source,
-        switch_errors=_switch_errors(messages),
+        # The fatal reports of NVSwitches; others are left out.
+        switch_errors=_count(
+            Xid(int(found[2]), _full_address(found[1]), message.text, 1, _time(message.at)) for message, found in fatal
+        ),
         is_whole=any(message.text.startswith("Linux version") for message in messages),
         resumed_at=_time(woken[-1]) if woken else None,
     )
 
 
-def _switch_errors(messages: tuple[_Message, ...]) -> tuple[Xid, ...]:
-    """The fatal reports of NVSwitches, the newest of each number and switch; others are left out."""
-    found: dict[tuple[str, str], list[Xid]] = {}
-    for message in messages:
-        if report := _SXID.search(message.text):
-            xid = Xid(int(report[2]), _full_address(report[1]), message.text, 1, _time(message.at))
-            found.setdefault((report[1], report[2]), []).append(xid)
-    return tuple(replace(group[-1], count=len(group)) for group in found.values())[:MAX_LINES]
+def _count(xids: Iterable[Xid]) -> tuple[Xid, ...]:
+    """Return the newest for each number and device, with how often it was reported; in the order of first sight."""
+    kinds: dict[tuple[int, str], list[Xid]] = {}
+    for xid in xids:
+        kinds.setdefault((xid.number, xid.address), []).append(xid)
+    return tuple(replace(group[-1], count=len(group)) for group in kinds.values())[:MAX_LINES]
 
 
 def _xid(message: _Message) -> Xid | None:
