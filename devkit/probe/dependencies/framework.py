@@ -1,7 +1,6 @@
 """The framework that a project computes with: by its requirements, its programs' imports, or its build files."""
 
 import re
-from collections.abc import Mapping
 
 from devkit.compat.version_tables import FrameworkPackages, load_tables
 from devkit.facts.dependencies import Dependencies, Framework, RequirementRole
@@ -36,7 +35,11 @@ def find_framework(files: ProjectFiles, dependencies: Dependencies) -> tuple[Fra
     for is_flexible in (False, True):
         rows = [row for row in known if row.flexible is is_flexible]
         for names in (needed, None, locked):
-            seen = _find_named(rows, names) if names is not None else _find_imported(rows, programs)
+            if names is None:
+                seen = _find_imported(rows, programs)
+            else:
+                listed = ((row.framework, name) for row in rows for name in row.names if name in names)
+                seen = next(((Framework(each), f"{names[name]} names {name}") for each, name in listed), None)
             if seen is not None:
                 return seen
     if origin := find_cuda_build(files):
@@ -50,14 +53,6 @@ def find_framework(files: ProjectFiles, dependencies: Dependencies) -> tuple[Fra
         if OTHER_LANGUAGES.fullmatch(name) or (C_BUILDS.fullmatch(name) and not has_python):
             return Framework.NONE, f"the project has {name}, but no framework that computes on a GPU"
     return Framework.TORCH, ""
-
-
-def _find_named(rows: list[FrameworkPackages], needed: Mapping[str, str]) -> tuple[Framework, str] | None:
-    for row in rows:
-        for name in row.names:
-            if name in needed:
-                return Framework(row.framework), f"{needed[name]} names {name}"
-    return None
 
 
 def _find_imported(rows: list[FrameworkPackages], programs: list[tuple[str, str]]) -> tuple[Framework, str] | None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.project import Install, Requirement
@@ -79,7 +78,12 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
                 files.broken(path, str(error).partition(" (at")[0], find_toml_line(error))
                 continue
             finder = LineFinder(text)
-            lines = [(finder.find(entry), entry) for entry in _listed_in_pyproject(document)]
+            project = get_object(document, "project")
+            groups = (get_object(project, "optional-dependencies"), get_object(document, "dependency-groups"))
+            listed = [*get_texts(project, "dependencies")]
+            listed += [entry for group in groups for name in group for entry in get_texts(group, name)]
+            listed += get_object(document, "tool", "poetry", "dependencies")
+            lines = [(finder.find(entry), entry) for entry in listed]
             # The package indexes that it names for uv, Poetry or PDM.
             tables = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
             entries = [entry for tool, key in tables for entry in get_objects(get_object(document, "tool", tool), key)]
@@ -102,15 +106,6 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
                 Install("file", requirements, included, label, backend[1] if backend else "", path, line, urls)
             )
     return tuple(found)
-
-
-def _listed_in_pyproject(document: dict[str, Any]) -> Iterator[str]:
-    project = get_object(document, "project")
-    yield from get_texts(project, "dependencies")
-    for table in (get_object(project, "optional-dependencies"), get_object(document, "dependency-groups")):
-        for name in table:
-            yield from get_texts(table, name)
-    yield from get_object(document, "tool", "poetry", "dependencies")
 
 
 def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int = 0, text: str = "") -> Iterator[Install]:
