@@ -1,7 +1,6 @@
 """The packages of the Python that would run the workload, read from its files alone: nothing of it is imported."""
 
 import re
-from dataclasses import dataclass
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.machine import Copy, CudaFolder, Library, Package, Python, Torch
@@ -32,16 +31,6 @@ GPU_PACKAGES = re.compile(
 _TORCH_VALUE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=[ \t]*(None|'[^'\n]*'|\"[^\"\n]*\")", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A distribution's folder of metadata on the module path."""
-
-    name: str
-    version: str
-    folder: str
-    path: str
-
-
 def read_python(host: Host) -> Python | Unknown:
     """Read the project's Python, which may be the one that devkit runs in, and the packages that need a GPU."""
     python = find_workload_python(host)
@@ -49,7 +38,7 @@ def read_python(host: Host) -> Python | Unknown:
         return python
     shadowing = read_shadowing(host)
     entries = _entries(host, python)
-    names = [entry.name for entry in entries]
+    names = [entry.name for entry, _ in entries]
     # 12.8 and 13.0 out of libbitsandbytes_cuda128.so and libbitsandbytes_cuda130.so.
     bitsandbytes = (
         re.fullmatch(r"libbitsandbytes_cuda(\d+)(\d)\.(?:so|dll)", name)
@@ -72,7 +61,7 @@ def read_python(host: Host) -> Python | Unknown:
         ld_library_path=split_search_path(host.env.get("LD_LIBRARY_PATH", "")),
         shadowing_libraries=tuple(library.path for library in shadowing),
         shadowing=shadowing,
-        copies=tuple(Copy(entry.name, entry.version, entry.folder) for entry in entries if names.count(entry.name) > 1),
+        copies=tuple(entry for entry, _ in entries if names.count(entry.name) > 1),
         user_site=python.user_site,
         installer=installer,
         bnb_cuda_version=host.env.get("BNB_CUDA_VERSION"),
@@ -82,16 +71,16 @@ def read_python(host: Host) -> Python | Unknown:
     )
 
 
-def _entries(host: Host, python: WorkloadPython) -> tuple[_Entry, ...]:
-    """Every distribution that matters to a GPU, as often as it is there, first found first."""
+def _entries(host: Host, python: WorkloadPython) -> list[tuple[Copy, str]]:
+    """Every distribution that matters to a GPU with its metadata's folder, as often as it is there, first found first."""
     found = []
     for folder in python.site_folders:
         for entry in host.list(folder):
             name, _, version = entry.removesuffix(".dist-info").partition("-")
             name = canonicalize_name(name)
             if entry.endswith(".dist-info") and GPU_PACKAGES.fullmatch(name):
-                found.append(_Entry(name, version, folder, f"{folder}/{entry}"))
-    return tuple(found)
+                found.append((Copy(name, version, folder), f"{folder}/{entry}"))
+    return found
 
 
 def _torch(host: Host, python: WorkloadPython) -> Torch | Unknown | None:
@@ -109,12 +98,12 @@ def _torch(host: Host, python: WorkloadPython) -> Torch | Unknown | None:
     return None
 
 
-def _packages(host: Host, entries: tuple[_Entry, ...]) -> tuple[Package, ...]:
+def _packages(host: Host, entries: list[tuple[Copy, str]]) -> tuple[Package, ...]:
     found: dict[str, Package] = {}
-    for entry in entries:
+    for entry, path in entries:
         if entry.name not in found:
-            wheel = re.search(r"^Tag: (\S+)", host.read(f"{entry.path}/WHEEL") or "", re.MULTILINE)
-            metadata = host.read(f"{entry.path}/METADATA")
+            wheel = re.search(r"^Tag: (\S+)", host.read(f"{path}/WHEEL") or "", re.MULTILINE)
+            metadata = host.read(f"{path}/METADATA")
             lines = re.findall(r"^Requires-Dist: *(.+?)\s*$", (metadata or "").partition("\n\n")[0], re.MULTILINE)
             # Requirements on packages that matter here, without those of extras.
             named = ((line, re.match(r"[\w.-]+", line)) for line in lines if not re.search(r"\bextra\s*==", line))
