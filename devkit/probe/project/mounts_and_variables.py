@@ -70,18 +70,16 @@ def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Moun
     if "target=" in text or "dst=" in text or "destination=" in text:
         pairs = dict(part.partition("=")[::2] for part in text.split(","))
         target = pairs.get("target") or pairs.get("dst") or pairs.get("destination") or ""
-        source = pairs.get("source") or pairs.get("src") or ""
-        return build_mount(files, kind=pairs.get("type", "volume"), source=source, target=target, path=path, line=line)
-    drive = text[:2] if _DRIVE.match(text) else ""
-    parts = _SPLIT.split(text.removeprefix(drive))
-    if len(parts) == 1:
-        return build_mount(files, kind="volume", source="", target=parts[0], path=path, line=line)
-    source = drive + parts[0]
-    named = replace_variables(source, files.host.env)
-    if re.fullmatch(r"\w[\w.-]*", named):  # by its variable or default
-        return build_mount(files, kind="volume", source=named, target=parts[1], path=path, line=line)
-    kind = "bind" if drive or source.startswith(("/", ".", "~", "$")) else "volume"
-    return build_mount(files, kind=kind, source=source, target=parts[1], path=path, line=line)
+        kind, source = pairs.get("type", "volume"), pairs.get("source") or pairs.get("src") or ""
+    else:
+        drive = text[:2] if _DRIVE.match(text) else ""
+        parts = _SPLIT.split(text.removeprefix(drive))
+        source, target = (drive + parts[0], parts[1]) if len(parts) > 1 else ("", parts[0])
+        kind = "bind" if source and (drive or source.startswith(("/", ".", "~", "$"))) else "volume"
+        named = replace_variables(source, files.host.env)
+        if re.fullmatch(r"\w[\w.-]*", named):  # by its variable or default
+            kind, source = "volume", named
+    return build_mount(files, kind=kind, source=source, target=target, path=path, line=line)
 
 
 def build_mount(files: ProjectFiles, *, kind: str, source: str, target: str, path: str, line: int) -> Mount | None:
