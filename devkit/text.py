@@ -4,7 +4,7 @@ import codecs
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 
 MAX_CHARACTERS = 1000
 ESCAPE_ERRORS = "devkit.escape"
@@ -18,6 +18,7 @@ _CI_COMMAND = re.compile(
 
 MIN_SIMILARITY = 0.7
 """Share of letters that a misspelled name has in common with the one that was meant."""
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -108,6 +109,20 @@ def format_count(number: int, singular: str, plural: str | None = None) -> str:
 def count_days(earlier: str, later: str) -> int:
     """Count the days from one ISO 8601 date to another; negative when they are the other way round."""
     return (date.fromisoformat(later) - date.fromisoformat(earlier)).days
+
+
+def compute_seconds_between(earlier: str, later: str) -> int | None:
+    """Compute the seconds from the first ISO 8601 time in `earlier` to that in `later`; None where either has none.
+
+    A date alone means midnight, and a time without a zone is taken for UTC.
+    """
+    found = [_TIMESTAMP.search(text) for text in (earlier, later)]
+    try:
+        start, end = (datetime.fromisoformat(each[0] if each else "") for each in found)
+    except ValueError:
+        return None
+    start, end = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in (start, end))
+    return int((end - start).total_seconds())
 
 
 def join_words(items: Iterable[str], last: str = "and") -> str:

@@ -1,7 +1,4 @@
-"""Readings of GPUs that several checks share: health, PCI address, kernel log, and times in the log."""
-
-import re
-from datetime import UTC, datetime
+"""Readings of GPUs that several checks share: health, PCI address and kernel log."""
 
 from devkit.doctor.model import NotApplicable
 from devkit.doctor.preconditions import NVML_DRIVER_NOT_LOADED, require, require_nvml
@@ -131,19 +128,3 @@ def has_fewer_gpus_than_bus(facts: Facts) -> bool:
 
 
 DAY_S = 86_400
-
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?")
-
-
-def compute_seconds_between(earlier: str, later: str) -> int | None:
-    """Compute the seconds from the first ISO 8601 time in `earlier` to that in `later`; None where either has none.
-
-    A date alone means midnight, and a time without a zone is taken for UTC.
-    """
-    found = [_TIMESTAMP.search(text) for text in (earlier, later)]
-    try:
-        start, end = (datetime.fromisoformat(each[0] if each else "") for each in found)
-    except ValueError:
-        return None
-    start, end = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in (start, end))
-    return int((end - start).total_seconds())

@@ -11,7 +11,7 @@ from devkit.doctor.checks.cascades import (
     TOOLKIT_CODES,
 )
 from devkit.doctor.fixes import find_driver_side
-from devkit.doctor.gpus import DAY_S, compute_seconds_between
+from devkit.doctor.gpus import DAY_S
 from devkit.doctor.model import NotApplicable, Side, check
 from devkit.doctor.preconditions import (
     is_in_container,
@@ -27,6 +27,7 @@ from devkit.facts.engine import Engine
 from devkit.facts.gpu import NvmlEnd, NvmlFailure
 from devkit.facts.model import Facts
 from devkit.facts.values import Release, Unknown
+from devkit.text import compute_seconds_between
 
 _NVML_MISMATCH = 18
 _ENDS = {NvmlEnd.TIMED_OUT: "hangs", NvmlEnd.CRASHED: "crashes"}

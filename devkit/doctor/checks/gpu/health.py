@@ -13,7 +13,6 @@ from devkit.doctor.error_codes import (
     load_xids,
 )
 from devkit.doctor.gpus import (
-    compute_seconds_between,
     find_gpu_at,
     format_gpu,
     is_gpu_failing,
@@ -27,7 +26,7 @@ from devkit.doctor.thresholds import STILL_FRESH_HOURS
 from devkit.facts.gpu import Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
-from devkit.text import format_count
+from devkit.text import compute_seconds_between, format_count
 
 _MAX_OTHERS = 3
 _HOUR_S = 3600
