@@ -94,7 +94,7 @@ CASES = [
         "error: headers are missing | linux-headers-$(uname -r)",
         "no headers to build it with",
     ),
-    ("DRV001", not_built("built"), "error: not be built for kernel 6.8.0-45-generic | make.log", "the build failed"),
+    ("DRV001", not_built("built"), "error: not be built for kernel 6.8.0-87-generic | make.log", "the build failed"),
     ("DRV001", not_built(""), "error: could not be built | dkms autoinstall", "libraries without a module"),
     (
         "DRV001",
