@@ -8,10 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import tomllib
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, open_project
 from tests.cli.test_init import assert_refused, devkit, tree
 from tests.forked_commands import run_devkit
+from tests.loopback import QuietHandler, serving
 from tests.render.plans import GPU_PLAN
 from tests.wheels import make_archive, make_index, make_wheel
 
@@ -408,13 +407,13 @@ UPLOADED = {"1.0": "2023-01-05T00:00:00Z", "2.0": "2026-05-05T00:00:00Z"}
 PACKAGES = ("demo", "late")
 
 
-class Index(BaseHTTPRequestHandler):
+class Index(QuietHandler):
     """Two packages with an old and a new release (PEP 691 and 700), whose metadata stand beside the wheels."""
 
-    def do_GET(self):
+    def do_GET(self):  # noqa: N802
         if self.path.endswith(".metadata"):
             name, version = self.path.rpartition("/")[2].split("-")[:2]
-            return self.answer(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(), "text/plain")
+            return self.reply(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode())
         name = self.path.strip("/")
         if name not in PACKAGES:
             return self.send_error(404)
@@ -429,26 +428,14 @@ class Index(BaseHTTPRequestHandler):
             for version in UPLOADED
         ]
         page = {"meta": {"api-version": "1.1"}, "name": name, "versions": list(UPLOADED), "files": files}
-        return self.answer(json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
-
-    def answer(self, body, kind):
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        kind = "application/vnd.pypi.simple.v1+json"
+        return self.reply(json.dumps(page).encode(), headers={"Content-Type": kind})
 
 
 @pytest.fixture
 def dated_index():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with serving(Index) as url:
+        yield f"{url}/"
 
 
 OLD = ("--driver", "570.124.06", "--gpu", "RTX 4090", "--torch", "2.0.1", "--yes")
