@@ -23,6 +23,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.uv_resolver import find_uv
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, open_project
+from tests.cases import cases
 from tests.cli.test_init import assert_refused, devkit, tree
 from tests.forked_commands import run_devkit
 from tests.loopback import QuietHandler, serving
@@ -232,15 +233,13 @@ def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
     assert run_with_index(project, "plan", *ADA, "--ignore-dependencies", "--no-resolve", index=index).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "because"),
-    [
-        pytest.param(("--no-resolve",), {}, "--no-resolve was given", id="by flag"),
-        pytest.param((), {"UV_OFFLINE": "1"}, "UV_OFFLINE is set", id="by uv's own variable"),
-        pytest.param(
-            (), {"UV_DEFAULT_INDEX": "http://127.0.0.1:9"}, "uv cannot reach the package index", id="no network"
-        ),
-    ],
+@cases(
+    "words, variables, because",
+    {
+        "by flag": (("--no-resolve",), {}, "--no-resolve was given"),
+        "by uv's own variable": ((), {"UV_OFFLINE": "1"}, "UV_OFFLINE is set"),
+        "no network": ((), {"UV_DEFAULT_INDEX": "http://127.0.0.1:9"}, "uv cannot reach the package index"),
+    },
 )
 def test_without_uv_the_plan_says_that_it_was_not_checked(project, index, words, variables, because):
     requirements(project, "transformers==4.44.2\nhuggingface-hub==2.4.0\n")
@@ -483,26 +482,23 @@ def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_other
 # What a project imports and uv's resolution lacks.
 
 
-@pytest.mark.parametrize(
-    ("resolution", "missing"),
-    [
-        pytest.param(
+@cases(
+    "resolution, missing",
+    {
+        "what nothing brings": (
             Resolved((("rich", "14.0"), ("pandas", "2.3.0"), ("setuptools", "81.0.0"))),
             ["einops"],
-            id="what nothing brings",
         ),
-        pytest.param(
+        "everything comes with something": (
             Resolved((("einops", "0.8.1"), ("pandas", "2.3.0"), ("setuptools", "81.0.0"))),
             [],
-            id="everything comes with something",
         ),
-        pytest.param(
+        "in a version that has the module no more": (
             Resolved((("einops", "0.8.1"), ("pandas", "2.3.0"), ("setuptools", "82.0.0"))),
             ["setuptools"],
-            id="in a version that has the module no more",
         ),
-        pytest.param(Unknown("--no-resolve was given"), [], id="not known"),
-    ],
+        "not known": (Unknown("--no-resolve was given"), []),
+    },
 )
 def test_what_comes_with_a_requirement_is_not_missing(tmp_path, resolution, missing):
     (tmp_path / "requirements.txt").write_text("rich\n")

@@ -14,6 +14,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.engine.daemon import compute_engine_clock_skew_s, parse_proxy, read_engine
 from devkit.probe.host import LocalHost
+from tests.cases import cases
 from tests.hosts import written
 from tests.probe.engines import INFO, VERSION, engine, raw_socket, silent_socket
 
@@ -292,14 +293,12 @@ def test_an_engine_that_does_not_run_stays_silent(tmp_path, changes):
     assert isinstance(without_socket(tmp_path, **changes), EngineFailure)
 
 
-@pytest.mark.parametrize(
-    ("out", "said"),
-    [
-        pytest.param(
-            '{"failed": "no-sdk", "message": "No module named docker"}', "No module named docker", id="says so"
-        ),
-        pytest.param("Segmentation fault", "Segmentation fault", id="last line"),
-    ],
+@cases(
+    "out, said",
+    {
+        "says so": ('{"failed": "no-sdk", "message": "No module named docker"}', "No module named docker"),
+        "last line": ("Segmentation fault", "Segmentation fault"),
+    },
 )
 def test_a_child_that_could_not_ask_is_told_in_its_own_words(tmp_path, out, said):
     text = f"""
@@ -403,18 +402,16 @@ def test_the_proxy_of_the_engine(info, expected):
     assert parse_proxy(info) == expected
 
 
-@pytest.mark.parametrize(
-    ("told", "read_at", "expected"),
-    [
-        pytest.param("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0, id="the same second"),
-        pytest.param("2025-11-21T13:00:00+01:00", 1763726400.0, 0, id="another zone"),
-        pytest.param("2025-11-21T11:00:00Z", 1763726400, -3600, id="an hour behind"),
-        pytest.param("", 1763726400.0, Unknown("the engine does not report its time"), id="no time in the answer"),
-        pytest.param("yesterday", 1.0, Unknown("the engine does not report its time"), id="garbage"),
-        pytest.param(
-            "2025-11-21T11:00:00Z", None, Unknown("the time of the request was not recorded"), id="not recorded"
-        ),
-    ],
+@cases(
+    "told, read_at, expected",
+    {
+        "the same second": ("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0),
+        "another zone": ("2025-11-21T13:00:00+01:00", 1763726400.0, 0),
+        "an hour behind": ("2025-11-21T11:00:00Z", 1763726400, -3600),
+        "no time in the answer": ("", 1763726400.0, Unknown("the engine does not report its time")),
+        "garbage": ("yesterday", 1.0, Unknown("the engine does not report its time")),
+        "not recorded": ("2025-11-21T11:00:00Z", None, Unknown("the time of the request was not recorded")),
+    },
 )
 def test_the_clock_of_the_engine(told, read_at, expected):
     assert compute_engine_clock_skew_s({"SystemTime": told}, read_at) == expected
@@ -435,48 +432,34 @@ def machine(tmp_path, env="", files="", nodes=()):
     return written(tmp_path, f'[env]\nHOME = "/h"\n{env}\n[files]\n{files}\n[nodes]\n{sockets}')
 
 
-@pytest.mark.parametrize(
-    ("env", "files", "url", "chosen_by"),
-    [
-        pytest.param("", "", "unix:///var/run/docker.sock", "default", id="no settings"),
-        pytest.param('DOCKER_HOST = "unix:///x.sock"', "", "unix:///x.sock", "DOCKER_HOST", id="DOCKER_HOST"),
-        pytest.param('DOCKER_HOST = "10.0.0.1:2375"', "", "tcp://10.0.0.1:2375", "DOCKER_HOST", id="no scheme is TCP"),
-        pytest.param('DOCKER_HOST = "unix:/x.sock"', "", "unix:/x.sock", "DOCKER_HOST", id="a path is no port"),
-        pytest.param('DOCKER_HOST = "ssh://me:pw@h"', "", "ssh://me@h", "DOCKER_HOST", id="a password is not kept"),
-        pytest.param('DOCKER_HOST = ""', "", "unix:///var/run/docker.sock", "default", id="empty is unset"),
-        pytest.param("", CURRENT + FAR, "tcp://far:2376", "context far", id="the current context"),
-        pytest.param(
+@cases(
+    "env, files, url, chosen_by",
+    {
+        "no settings": ("", "", "unix:///var/run/docker.sock", "default"),
+        "DOCKER_HOST": ('DOCKER_HOST = "unix:///x.sock"', "", "unix:///x.sock", "DOCKER_HOST"),
+        "no scheme is TCP": ('DOCKER_HOST = "10.0.0.1:2375"', "", "tcp://10.0.0.1:2375", "DOCKER_HOST"),
+        "a path is no port": ('DOCKER_HOST = "unix:/x.sock"', "", "unix:/x.sock", "DOCKER_HOST"),
+        "a password is not kept": ('DOCKER_HOST = "ssh://me:pw@h"', "", "ssh://me@h", "DOCKER_HOST"),
+        "empty is unset": ('DOCKER_HOST = ""', "", "unix:///var/run/docker.sock", "default"),
+        "the current context": ("", CURRENT + FAR, "tcp://far:2376", "context far"),
+        "a variable over it": (
             'DOCKER_CONTEXT = "near"',
             CURRENT + FAR + NEAR,
             "unix:///near.sock",
             "DOCKER_CONTEXT=near",
-            id="a variable over it",
         ),
-        pytest.param(
+        "the address over the variable": (
             'DOCKER_HOST = "unix:///x.sock"\nDOCKER_CONTEXT = "near"',
             NEAR,
             "unix:///x.sock",
             "DOCKER_HOST",
-            id="the address over the variable",
         ),
-        pytest.param(
-            'DOCKER_CONTEXT = "default"',
-            CURRENT + FAR,
-            "unix:///var/run/docker.sock",
-            "default",
-            id="the default by name",
-        ),
-        pytest.param(
-            "", '"/h/.docker/config.json" = "{broken"', "unix:///var/run/docker.sock", "default", id="broken settings"
-        ),
-        pytest.param(
-            "", '"/h/.docker/config.json" = "[]"', "unix:///var/run/docker.sock", "default", id="odd settings"
-        ),
-        pytest.param('OS = "Windows_NT"', "", "npipe:////./pipe/docker_engine", "default", id="Windows"),
-        pytest.param(
-            'DOCKER_CONFIG = "/c"', CURRENT + FAR, "unix:///var/run/docker.sock", "default", id="settings elsewhere"
-        ),
-    ],
+        "the default by name": ('DOCKER_CONTEXT = "default"', CURRENT + FAR, "unix:///var/run/docker.sock", "default"),
+        "broken settings": ("", '"/h/.docker/config.json" = "{broken"', "unix:///var/run/docker.sock", "default"),
+        "odd settings": ("", '"/h/.docker/config.json" = "[]"', "unix:///var/run/docker.sock", "default"),
+        "Windows": ('OS = "Windows_NT"', "", "npipe:////./pipe/docker_engine", "default"),
+        "settings elsewhere": ('DOCKER_CONFIG = "/c"', CURRENT + FAR, "unix:///var/run/docker.sock", "default"),
+    },
 )
 def test_the_endpoint_is_chosen_as_the_docker_command_does(tmp_path, env, files, url, chosen_by):
     chosen = resolve_endpoint(machine(tmp_path, env, files))
