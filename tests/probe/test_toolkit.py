@@ -55,10 +55,6 @@ def test_the_toolkit_accepts_the_variable_unless_it_is_told_not_to(tmp_path, tex
     assert toolkit(tmp_path, config(text)).accepts_variable is is_accepted
 
 
-def test_a_missing_configuration_means_the_defaults(tmp_path):
-    assert toolkit(tmp_path).mode == "auto"
-
-
 def test_a_broken_configuration_is_unknown_and_says_where(tmp_path):
     assert "line 1" in toolkit(tmp_path, config("mode = = 1")).mode.reason
 
@@ -105,20 +101,6 @@ def test_a_daemon_file_that_may_not_be_read_is_still_named(tmp_path):
     (found,) = toolkit(tmp_path, f'"{path}" = "{{}}"', more=f'unreadable = ["{path}"]').daemon_files
     assert found.error == ""
     assert found.registers_nvidia == Unknown("this user cannot read it")
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        pytest.param("", "", id="empty"),
-        pytest.param('[a]\nb = "c"', "", id="valid"),
-        pytest.param('no-cgroups = true"', "not valid TOML", id="broken"),
-        pytest.param("no-cgroups = ", "not valid TOML", id="cut off"),
-    ],
-)
-def test_a_broken_configuration_is_a_reading_of_its_own(tmp_path, text, error):
-    found = toolkit(tmp_path, config(text)).config_error
-    assert (error in found) if error else found == ""
 
 
 def test_a_configuration_that_may_not_be_read_is_not_called_broken(tmp_path):
@@ -189,6 +171,10 @@ ALL_THERE = "\n".join(
 @cases(
     "text, error",
     {
+        "empty": ("", ""),
+        "valid": ('[a]\nb = "c"', ""),
+        "broken": ('no-cgroups = true"', "not valid TOML"),
+        "cut off": ("no-cgroups = ", "not valid TOML"),
         "a boolean": ("[nvidia-container-cli]\nno-cgroups = true", ""),
         "a quoted one": ('[nvidia-container-cli]\nno-cgroups = "true"', "no-cgroups: expected true or false, got"),
         "a number for a mode": ("[nvidia-container-runtime]\nmode = 3", "mode: expected string, got 3"),
@@ -196,7 +182,7 @@ ALL_THERE = "\n".join(
         "a number at the top": ("disable-require = 1", "disable-require: expected"),
     },
 )
-def test_a_value_of_the_wrong_type_is_an_error_of_the_settings(tmp_path, text, error):
+def test_a_broken_configuration_and_a_value_of_the_wrong_type_are_errors_of_the_settings(tmp_path, text, error):
     found = toolkit(tmp_path, config(text)).config_error
     assert (error in found) if error else found == ""
 
