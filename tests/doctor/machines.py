@@ -251,3 +251,8 @@ def _changed(record, path, value):
         return tuple(items)
     assert is_dataclass(record), f"{record!r} has no field {first}"
     return replace(record, **{first: _changed(getattr(record, first), rest, value) if rest else value})
+
+
+def host(facts=None, **changes):
+    """The healthy host, or another machine, with these fields changed: `__` stands for the dot."""
+    return changed(facts or healthy(), {path.replace("__", "."): value for path, value in changes.items()})
