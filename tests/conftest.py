@@ -7,6 +7,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.nvml_stub import build_stub
+
 ALLOCATIONS = 100_000
 """So many objects more than were given back, before Python looks for circles among them. By itself it does so after
 700, again and again through all that twenty thousand collected tests are made of: an eighth of their time."""
@@ -49,3 +51,9 @@ def _no_container_of_a_trial():
 def _no_data_of_the_user(tmp_path_factory):
     """Whoever runs the tests may have measured runs of their own."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data home"))
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory):
+    """The stand-in for libnvidia-ml.so.1, compiled once."""
+    return build_stub(tmp_path_factory.mktemp("nvml"))

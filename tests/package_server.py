@@ -1,12 +1,12 @@
 """A package index on the loopback that notes what it is asked for, and may want a login."""
 
 import base64
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests.loopback import QuietHandler, serving
 
 
 class PackageServer:
@@ -46,32 +46,17 @@ def serve_packages(wheels: Sequence[Path], *, login: str = "", redirect: str = "
     """Serve the wheels. `login` is "name:password"; `redirect` an address that every request is sent on to."""
     served = PackageServer(wheels, login=login, redirect=redirect)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802
             length = int(self.headers.get("Content-Length") or 0)
             served.requests.append(f"{self.command} {self.path} {self.headers} {self.rfile.read(length)!r}")
             status, body = served.answer(self.path, self.headers.get("Authorization", ""))
-            self.send_response(status)
-            if status == 302:
-                self.send_header("Location", f"{served.redirect}{self.path}")
-            if status == 401:
-                self.send_header("WWW-Authenticate", "Basic")
-            self.send_header("Content-Type", "application/zip" if self.path.endswith(".whl") else "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            headers = {"Content-Type": "application/zip" if self.path.endswith(".whl") else "text/html"}
+            headers |= {"Location": f"{served.redirect}{self.path}"} if status == 302 else {}
+            headers |= {"WWW-Authenticate": "Basic"} if status == 401 else {}
+            self.reply(body, status=status, headers=headers)
 
         do_HEAD = do_POST = do_PUT = do_CONNECT = do_OPTIONS = do_GET  # noqa: N815 - names that http.server calls
 
-        def log_message(self, *_: object) -> None:
-            """The list is the log."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    served.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(Handler) as served.url:
         yield served
-    finally:
-        server.shutdown()
-        server.server_close()

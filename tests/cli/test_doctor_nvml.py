@@ -7,17 +7,12 @@ import time
 import pytest
 
 from tests.forked_commands import run_devkit
-from tests.nvml_stub import build_stub, stub_environment
+from tests.nvml_stub import stub_environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is a Linux library")
 DEADLINE_S = 2.0
 PLENTY_S = 30.0
 """Where it is not about time: a busy machine may take long to start two programs."""
-
-
-@pytest.fixture(scope="module")
-def stub(tmp_path_factory):
-    return build_stub(tmp_path_factory.mktemp("nvml"))
 
 
 def examine(stub, *, deadline_s=PLENTY_S, **settings):

@@ -18,6 +18,7 @@ from devkit.facts.dependencies import Resolved
 from devkit.probe import release_names
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, open_project
+from tests.cases import cases
 from tests.package_server import serve_packages
 from tests.render.plans import GPU_PLAN
 from tests.wheels import make_wheel
@@ -470,27 +471,21 @@ CONFLICT = """The conflict is caused by:
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [
-        pytest.param(CONFLICT, "pip install 'einops==1.0' 'timm==1.0'", id="a package moves"),
-        pytest.param(
-            f"{CONFLICT}    The user requested timm==2.0\n",
-            "pip install 'timm==2.0' 'einops==2.0'",
-            id="a pin moves",
-        ),
-        pytest.param(
+@cases(
+    "text, command",
+    {
+        "a package moves": (CONFLICT, "pip install 'einops==1.0' 'timm==1.0'"),
+        "a pin moves": (f"{CONFLICT}    The user requested timm==2.0\n", "pip install 'timm==2.0' 'einops==2.0'"),
+        "what is installed stays": (
             "timm 2.0 requires einops==2.0, but you have einops 1.0 which is incompatible.",
             "pip install 'einops==1.0' 'timm==1.0'",
-            id="what is installed stays",
         ),
-        pytest.param(
+        "uv": (
             "No solution found when resolving dependencies: Because timm==2.0 depends on einops==2.0 and you require"
             " timm==2.0, we can conclude that you require einops==2.0. And because you require einops==1.0, we can",
             "pip install 'einops==1.0' 'timm==1.0'",
-            id="uv",
         ),
-    ],
+    },
 )
 def test_requirements_that_contradict_each_other_are_given_to_uv(tmp_path, monkeypatch, text, command):
     wheels = [make_wheel(tmp_path, "einops", version) for version in ("1.0", "2.0")]

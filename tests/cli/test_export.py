@@ -14,6 +14,7 @@ from devkit import cli
 from devkit.render.devkit_lock import compute_blob_id
 from devkit.render.journal import JOURNAL_PATH, Journal, Step, format_journal
 from tests.cli.test_init import GPU, assert_refused, devkit, tree
+from tests.cli.test_update import edit
 
 JOB = ("--settings", "run.toml", "--gpu", "RTX 4090", "--image", "registry.example.org/tide:1")
 TARGETS = ("kubernetes", "slurm", "skypilot", "daytona", "docker")
@@ -56,12 +57,6 @@ def exported(project, *words):
 
 def deployed(project, target="docker"):
     return tree(project / "deploy" / target)
-
-
-def edit(path, old, new):
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
 
 
 def test_help_names_every_target_and_without_one_it_ends_with_two(project):

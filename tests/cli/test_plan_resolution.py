@@ -8,10 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import tomllib
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -25,8 +23,10 @@ from devkit.facts.values import Unknown
 from devkit.probe.uv_resolver import find_uv
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, open_project
+from tests.cases import cases
 from tests.cli.test_init import assert_refused, devkit, tree
 from tests.forked_commands import run_devkit
+from tests.loopback import QuietHandler, serving
 from tests.render.plans import GPU_PLAN
 from tests.wheels import make_archive, make_index, make_wheel
 
@@ -233,15 +233,13 @@ def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
     assert run_with_index(project, "plan", *ADA, "--ignore-dependencies", "--no-resolve", index=index).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "variables", "because"),
-    [
-        pytest.param(("--no-resolve",), {}, "--no-resolve was given", id="by flag"),
-        pytest.param((), {"UV_OFFLINE": "1"}, "UV_OFFLINE is set", id="by uv's own variable"),
-        pytest.param(
-            (), {"UV_DEFAULT_INDEX": "http://127.0.0.1:9"}, "uv cannot reach the package index", id="no network"
-        ),
-    ],
+@cases(
+    "words, variables, because",
+    {
+        "by flag": (("--no-resolve",), {}, "--no-resolve was given"),
+        "by uv's own variable": ((), {"UV_OFFLINE": "1"}, "UV_OFFLINE is set"),
+        "no network": ((), {"UV_DEFAULT_INDEX": "http://127.0.0.1:9"}, "uv cannot reach the package index"),
+    },
 )
 def test_without_uv_the_plan_says_that_it_was_not_checked(project, index, words, variables, because):
     requirements(project, "transformers==4.44.2\nhuggingface-hub==2.4.0\n")
@@ -408,13 +406,13 @@ UPLOADED = {"1.0": "2023-01-05T00:00:00Z", "2.0": "2026-05-05T00:00:00Z"}
 PACKAGES = ("demo", "late")
 
 
-class Index(BaseHTTPRequestHandler):
+class Index(QuietHandler):
     """Two packages with an old and a new release (PEP 691 and 700), whose metadata stand beside the wheels."""
 
-    def do_GET(self):
+    def do_GET(self):  # noqa: N802
         if self.path.endswith(".metadata"):
             name, version = self.path.rpartition("/")[2].split("-")[:2]
-            return self.answer(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(), "text/plain")
+            return self.reply(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode())
         name = self.path.strip("/")
         if name not in PACKAGES:
             return self.send_error(404)
@@ -429,26 +427,14 @@ class Index(BaseHTTPRequestHandler):
             for version in UPLOADED
         ]
         page = {"meta": {"api-version": "1.1"}, "name": name, "versions": list(UPLOADED), "files": files}
-        return self.answer(json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
-
-    def answer(self, body, kind):
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        kind = "application/vnd.pypi.simple.v1+json"
+        return self.reply(json.dumps(page).encode(), headers={"Content-Type": kind})
 
 
 @pytest.fixture
 def dated_index():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with serving(Index) as url:
+        yield f"{url}/"
 
 
 OLD = ("--driver", "570.124.06", "--gpu", "RTX 4090", "--torch", "2.0.1", "--yes")
@@ -496,26 +482,23 @@ def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_other
 # What a project imports and uv's resolution lacks.
 
 
-@pytest.mark.parametrize(
-    ("resolution", "missing"),
-    [
-        pytest.param(
+@cases(
+    "resolution, missing",
+    {
+        "what nothing brings": (
             Resolved((("rich", "14.0"), ("pandas", "2.3.0"), ("setuptools", "81.0.0"))),
             ["einops"],
-            id="what nothing brings",
         ),
-        pytest.param(
+        "everything comes with something": (
             Resolved((("einops", "0.8.1"), ("pandas", "2.3.0"), ("setuptools", "81.0.0"))),
             [],
-            id="everything comes with something",
         ),
-        pytest.param(
+        "in a version that has the module no more": (
             Resolved((("einops", "0.8.1"), ("pandas", "2.3.0"), ("setuptools", "82.0.0"))),
             ["setuptools"],
-            id="in a version that has the module no more",
         ),
-        pytest.param(Unknown("--no-resolve was given"), [], id="not known"),
-    ],
+        "not known": (Unknown("--no-resolve was given"), []),
+    },
 )
 def test_what_comes_with_a_requirement_is_not_missing(tmp_path, resolution, missing):
     (tmp_path / "requirements.txt").write_text("rich\n")

@@ -1,39 +1,13 @@
-"""Healthy machines, built by hand, and the means to change one field of them."""
+"""Healthy machines, as they were recorded, and the means to change one field of them."""
 
 from dataclasses import is_dataclass, replace
+from functools import cache
 
-from devkit.facts.engine import (
-    CdiSpec,
-    Client,
-    Clients,
-    Compose,
-    DaemonFile,
-    DockerSettings,
-    Endpoint,
-    Engine,
-    EngineKind,
-    LocalImage,
-    RunningContainer,
-    Runtime,
-    Toolkit,
-)
-from devkit.facts.gpu import Driver, DriverPackage, Gpu, GpuHealth, KernelLog, NvmlAnswer, PciGpu
-from devkit.facts.machine import (
-    Container,
-    Directory,
-    Distribution,
-    Limits,
-    Package,
-    Platform,
-    Python,
-    Storage,
-    System,
-    Torch,
-    Wsl,
-)
-from devkit.facts.model import Facts
-from devkit.facts.runs import Hub
+from devkit.facts.engine import EngineKind, LocalImage, RunningContainer, Runtime
+from devkit.facts.gpu import DriverPackage, NvmlAnswer, PciGpu
+from devkit.facts.machine import Container, Distribution, Package, Platform, Python, Torch, Wsl
 from devkit.facts.values import ComputeCapability, Release, Unknown
+from tests.hosts import facts_of
 
 GIB = 1 << 30
 
@@ -54,256 +28,103 @@ VOID = Distribution("void", (), "", "Void Linux")
 
 PCI = PciGpu("0000:01:00.0", "0x2684", "nvidia", 16, 32 * GIB)
 NO_REASON_TO_ASK = Unknown("the module is loaded")
+CONTAINER = RunningContainer(
+    id="3f3f3f3f3f3f",
+    name="dev",
+    image="vsc-project-1f2e",
+    folder="/home/dev/project",
+    gpu_request="cdi",
+    image_id="5b0ad6d2c3f4",
+    is_dev_container=True,
+    service="",
+    runtime="runc",
+    gpu_devices=(),
+    visible_devices=None,
+    driver_capabilities=None,
+    require_cuda="cuda>=12.8",
+    shm_bytes=8 * GIB,
+    ipc_mode="private",
+    user="dev",
+    is_privileged=False,
+    security_options=(),
+    memory_bytes=None,
+    health="",
+)
+
+
+@cache
+def healthy():
+    """The recorded Ubuntu 24.04 with one RTX 4090, Docker 28, the runtime named nvidia, and CDI; without torch.
+
+    A dev container with its GPU runs there, and what its records lack is that of an idle machine.
+    """
+    own = {
+        "devkit": "0.1.0",
+        "system.memory_bytes": 64 * GIB,
+        "driver.module_signer": NO_REASON_TO_ASK,
+        "driver.signer_is_enrolled": NO_REASON_TO_ASK,
+        "driver.build_error": NO_REASON_TO_ASK,
+        "driver.upgraded_packages": (),
+        "driver.parameters": ("DeviceFileMode: 438", "PreserveVideoMemoryAllocations: 1"),
+        "driver.packages": (DriverPackage("nvidia-driver-580-open", "580.95.05-0ubuntu0.24.04.2", "installed"),),
+        "driver.pci_gpus": (PCI,),
+        "nvml.gpus.0.uuid": "GPU-00000000-1111-2222-3333-444444444444",
+        "nvml.gpus.0.memory_bytes": 24 * GIB,
+        "nvml.gpus.0.free_bytes": 23 * GIB,
+        "nvml.gpus.0.health.persistence": True,
+        "nvml.gpus.0.health.display_active": False,
+        "nvml.gpus.0.health.processes": (),
+        "engine.containers": (CONTAINER,),
+        "engine.stopped": (),
+        "engine.images": (LocalImage("vsc-project-1f2e:latest", "amd64", "cuda>=12.8", "5b0ad6d2c3f4", True),),
+        "engine.runc": r("1.3.2"),
+        "compose.version": r("2.40.0"),
+        "toolkit.version": r("1.18.2"),
+        "toolkit.cdi_refresh": "enabled",
+        "toolkit.char_links": True,
+        "cdi.0.path": "/etc/cdi/nvidia.yaml",
+        "cdi.0.devices": ("0", "all"),
+        "python": Python(r("3.12.3"), "/home/dev/.venv/bin/python", None, (), (), None, (), ()),
+        "limits.locked_memory_bytes": 8 << 20,
+        "limits.group_memory_bytes": None,
+        "limits.out_of_memory_kills": 0,
+        "limits.cpu_count": None,
+        "limits.swap_bytes": 8 * GIB,
+        "limits.interfaces": ("eno1",),
+        "limits.default_interface": "eno1",
+        "limits.selinux_allows_devices": False,
+        **{f"storage.directories.{number}.free_bytes": 500 * GIB for number in range(3)},
+        **{f"storage.directories.{number}.free_files": 9_000_000 for number in range(3)},
+        "project": Unknown("not read"),
+        "compose_config": Unknown("not read"),
+        "deep": Unknown("not read"),
+        "trials": Unknown("not read"),
+    }
+    return changed(facts_of("ubuntu-4090-ok"), own)
 
 
 def gpu(index=0, name="NVIDIA GeForce RTX 4090", capability="8.9", **changes):
-    values = {
-        "index": index,
-        "uuid": f"GPU-0000000{index}-1111-2222-3333-444444444444",
-        "name": name,
-        "capability": ComputeCapability.parse(capability),
-        "memory_bytes": 24 * GIB,
-        "free_bytes": 23 * GIB,
-        "mig_enabled": Unknown("not supported"),
-        "mig_instances": (),
-        "health": health(),
-    }
-    return Gpu(**values | changes)
-
-
-NOT_ON_GEFORCE = Unknown("not supported")
+    named = {"index": index, "uuid": f"GPU-0000000{index}-1111-2222-3333-444444444444", "name": name}
+    return replace(healthy().nvml.gpus[0], **named, capability=ComputeCapability.parse(capability), **changes)
 
 
 def health(**changes):
     """An idle GeForce in good health, which knows no ECC, no row remapping, no fabric and no license."""
-    values = {
-        "pci_address": PCI.address,
-        "persistence": True,
-        "compute_mode": "default",
-        "display_active": False,
-        "ecc_enabled": NOT_ON_GEFORCE,
-        "ecc_uncorrected": NOT_ON_GEFORCE,
-        "remap_pending": NOT_ON_GEFORCE,
-        "remap_failed": NOT_ON_GEFORCE,
-        "retirement_pending": NOT_ON_GEFORCE,
-        "clock_reasons": ("gpu-idle",),
-        "temperature_c": 41,
-        "slowdown_c": 97,
-        "power_mw": 18_000,
-        "power_limit_mw": 450_000,
-        "default_power_limit_mw": 450_000,
-        "utilization_percent": 0,
-        "pcie_width": 16,
-        "pcie_max_width": 16,
-        "pcie_generation": 1,
-        "pcie_max_generation": 4,
-        "sm_clock_mhz": 210,
-        "sm_max_clock_mhz": 3105,
-        "application_clock_mhz": NOT_ON_GEFORCE,
-        "default_application_clock_mhz": NOT_ON_GEFORCE,
-        "processes": (),
-        "virtualization": "none",
-        "license": NOT_ON_GEFORCE,
-        "fabric_state": NOT_ON_GEFORCE,
-        "fabric_status": NOT_ON_GEFORCE,
-        "inforom_ok": True,
-        "brand": "geforce",
-        "recovery_action": "none",
-    }
-    return GpuHealth(**values | changes)
+    return replace(healthy().nvml.gpus[0].health, **changes)
 
 
 def spec(**changes):
-    values = {
-        "path": "/etc/cdi/nvidia.yaml",
-        "kind": "nvidia.com/gpu",
-        "cdi_version": "0.5.0",
-        "devices": ("0", "all"),
-        "driver": DRIVER,
-        "error": "",
-        "without_nodes": (),
-        "missing_paths": (),
-    }
-    return CdiSpec(**values | changes)
+    return replace(healthy().cdi[0], **changes)
 
 
 def container(**changes):
     """A dev container of the project that runs with its GPU by CDI."""
-    values = {
-        "id": "3f3f3f3f3f3f",
-        "name": "dev",
-        "image": "vsc-project-1f2e",
-        "folder": "/home/dev/project",
-        "gpu_request": "cdi",
-        "image_id": "5b0ad6d2c3f4",
-        "is_dev_container": True,
-        "service": "",
-        "runtime": "runc",
-        "gpu_devices": (),
-        "visible_devices": None,
-        "driver_capabilities": None,
-        "require_cuda": "cuda>=12.8",
-        "shm_bytes": 8 * GIB,
-        "ipc_mode": "private",
-        "user": "dev",
-        "is_privileged": False,
-        "security_options": (),
-        "memory_bytes": None,
-        "health": "",
-    }
-    return RunningContainer(**values | changes)
+    return replace(CONTAINER, **changes)
 
 
 def limits(**changes):
     """No limit that bites, one network card, no IOMMU, no SELinux."""
-    values = {
-        "locked_memory_bytes": 8 << 20,
-        "group_memory_bytes": None,
-        "out_of_memory_kills": 0,
-        "cpu_count": None,
-        "swap_bytes": 8 * GIB,
-        "interfaces": ("eno1",),
-        "default_interface": "eno1",
-        "has_infiniband": False,
-        "nccl": (),
-        "iommu_domains": (),
-        "selinux": "",
-        "selinux_allows_devices": False,
-    }
-    return Limits(**values | changes)
-
-
-def healthy():
-    """Ubuntu 24.04 with one RTX 4090, Docker 28, the runtime named nvidia, and CDI; no torch on the host."""
-    return Facts(
-        taken_at="2026-01-01T00:00:00+00:00",
-        devkit="0.1.0",
-        system=System(
-            platform=Platform.LINUX,
-            kernel="6.8.0-45-generic",
-            machine="x86_64",
-            distribution=UBUNTU,
-            glibc=r("2.39"),
-            memory_bytes=64 * GIB,
-            is_root=False,
-            in_docker_group=True,
-            docker_group_is_active=True,
-            runs_systemd=True,
-            managed_by="",
-            is_in_job=False,
-        ),
-        driver=Driver(
-            loaded=DRIVER,
-            is_open=True,
-            on_disk=DRIVER,
-            dkms_state="installed",
-            libnvidia_ml=DRIVER,
-            libcuda=DRIVER,
-            libcuda_paths=("/usr/lib/x86_64-linux-gnu/libcuda.so.1",),
-            device_nodes=("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"),
-            nvidiactl="open",
-            pci_gpus=(PCI,),
-            nvswitch_present=False,
-            fabric_manager=Unknown("only read on machines with an NVSwitch"),
-            headers_present=True,
-            secure_boot=False,
-            upgraded_packages=(),
-            module_signer=NO_REASON_TO_ASK,
-            signer_is_enrolled=NO_REASON_TO_ASK,
-            build_error=NO_REASON_TO_ASK,
-            firmware_present=True,
-            parameters=("DeviceFileMode: 438", "PreserveVideoMemoryAllocations: 1"),
-            packages=(DriverPackage("nvidia-driver-580-open", "580.95.05-0ubuntu0.24.04.2", "installed"),),
-            apt_sources=(),
-            closed_nodes=(),
-            booted_at="2025-12-30T08:00:00+00:00",
-            modules=("nvidia", "nvidia_drm", "nvidia_modeset", "nvidia_uvm"),
-            has_infiniband=False,
-            fabric_manager_version=Unknown("only read on machines with an NVSwitch"),
-        ),
-        nvml=NvmlAnswer(DRIVER, r("13.0"), (gpu(),)),
-        engine=Engine(
-            endpoint=Endpoint("unix:///var/run/docker.sock", "default"),
-            kind=EngineKind.DOCKER,
-            version=r("28.5.1"),
-            api_version="1.51",
-            operating_system="Ubuntu 24.04.3 LTS",
-            machine="x86_64",
-            runtimes=(
-                Runtime("nvidia", "nvidia-container-runtime", "/usr/bin/nvidia-container-runtime"),
-                Runtime("runc", "runc", "/usr/bin/runc"),
-            ),
-            default_runtime="runc",
-            cdi_spec_dirs=("/etc/cdi", "/var/run/cdi"),
-            cdi_devices=("nvidia.com/gpu=0", "nvidia.com/gpu=all"),
-            is_rootless=False,
-            has_selinux=False,
-            cgroup_driver="systemd",
-            cgroup_version="2",
-            root_dir="/var/lib/docker",
-            is_snap=False,
-            hook_on_path=True,
-            min_api_version="1.24",
-            proxy="",
-            clock_ahead_s=0,
-            containers=(container(),),
-            stopped=(),
-            images=(LocalImage("vsc-project-1f2e:latest", "amd64", "cuda>=12.8", "5b0ad6d2c3f4", True),),
-            runc=r("1.3.2"),
-        ),
-        compose=Compose(r("2.40.0")),
-        toolkit=Toolkit(
-            version=r("1.18.2"),
-            runtime_path="/usr/bin/nvidia-container-runtime",
-            mode="auto",
-            no_cgroups=False,
-            accepts_variable=True,
-            driver_root="",
-            daemon_files=(DaemonFile("/etc/docker/daemon.json", "", True),),
-            config_error="",
-            ldconfig="/sbin/ldconfig.real",
-            ldconfig_exists=True,
-            features=(),
-            cdi_refresh="enabled",
-            pods=None,
-            char_links=True,
-            default_ldconfig="/sbin/ldconfig.real",
-            cli_path="/usr/bin/nvidia-container-cli",
-            low_level_runtimes=("runc", "crun"),
-            low_level_runtime="/usr/bin/runc",
-        ),
-        cdi=(spec(),),
-        wsl=None,
-        container=None,
-        python=Python(
-            version=r("3.12.3"),
-            executable="/home/dev/.venv/bin/python",
-            torch=None,
-            packages=(),
-            bitsandbytes_cuda=(),
-            cuda_visible_devices=None,
-            ld_library_path=(),
-            shadowing_libraries=(),
-        ),
-        storage=Storage(
-            1000,
-            (
-                Directory(
-                    "/home/dev/.cache/huggingface/hub", "hub cache", True, True, 1000, "ext4", 500 * GIB, 9_000_000
-                ),
-                Directory("/home/dev/project", "workspace", True, True, 1000, "ext4", 500 * GIB, 9_000_000),
-                Directory("/var/lib/docker", "engine data", True, False, 0, "ext4", 500 * GIB, 30_000_000),
-            ),
-        ),
-        clients=Clients(
-            (Client("docker", "/usr/bin/docker", r("28.5.1"), False),),
-            ("/usr/bin/dockerd",),
-            DockerSettings("/home/dev/.docker/config.json", "", (), False),
-        ),
-        hub=Hub("", False, "", "", "", "/home/dev/.cache/huggingface/token", False, (), ()),
-        kernel_log=KernelLog(xids=(), driver_lines=(), source="journalctl", is_whole=True, resumed_at=None),
-        limits=limits(),
-    )
+    return replace(healthy().limits, **changes)
 
 
 def inside():
@@ -430,3 +251,8 @@ def _changed(record, path, value):
         return tuple(items)
     assert is_dataclass(record), f"{record!r} has no field {first}"
     return replace(record, **{first: _changed(getattr(record, first), rest, value) if rest else value})
+
+
+def host(facts=None, **changes):
+    """The healthy host, or another machine, with these fields changed: `__` stands for the dot."""
+    return changed(facts or healthy(), {path.replace("__", "."): value for path, value in changes.items()})

@@ -37,6 +37,7 @@ from tests.doctor.machines import (
     UBUNTU,
     changed,
     healthy,
+    host,
     r,
     spec,
     windows_guest,
@@ -60,11 +61,6 @@ NO_OFFER = {
     "toolkit.daemon_files": (),
     "cdi": (),
 }
-
-
-def host(facts=None, **changes):
-    """The healthy host, or another machine, with these fields changed: `__` stands for the dot."""
-    return changed(facts or healthy(), {path.replace("__", "."): value for path, value in changes.items()})
 
 
 def silent(end, endpoint=DEFAULT, message="it said nothing", facts=None, **changes):

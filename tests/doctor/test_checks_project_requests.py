@@ -9,7 +9,7 @@ from devkit.facts.engine import EngineEnd, EngineFailure, EngineKind, ResolvedSe
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong_projects
-from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu
+from tests.doctor.machines import changed, healthy, host, inside, r, windows_guest, without_gpu
 from tests.doctor.projects import DEV, IMAGE, RESERVED, compose_dev, dev, files_of, on, service
 from tests.doctor.running import build_full_report, find_all, find_codes, find_only
 
@@ -29,10 +29,6 @@ def composed(text, **changes):
 def listed(image, **lists):
     """devcontainer.json with an image, and lists of requirements."""
     return {DEV: json.dumps({"image": image}), **{f"{name}.txt": text for name, text in lists.items()}}
-
-
-def host(facts=None, **changes):
-    return changed(facts or healthy(), {path.replace("__", "."): value for path, value in changes.items()})
 
 
 REQUIRED = {"hostRequirements": {"gpu": True}}

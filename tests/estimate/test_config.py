@@ -8,6 +8,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import InferenceSettings, Method, Precision, TrainingSettings, decode_settings
 from devkit.formats.documents import encode
+from tests.cases import cases
 
 # From a config.json to a shape: what is read, and what is refused.
 
@@ -22,21 +23,19 @@ LLAMA = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        pytest.param({"model_type": "mamba9"}, "'mamba9' is not known", id="an unknown architecture"),
-        pytest.param({"model_type": None}, "model_type is missing", id="no architecture"),
-        pytest.param({"hidden_size": None}, "does not set hidden_size", id="a size that is missing"),
-        pytest.param({"num_hidden_layers": 0}, "num_hidden_layers is 0", id="no layers"),
-        pytest.param({"vocab_size": -5}, "vocab_size is -5", id="a negative size"),
-        pytest.param({"vocab_size": "many"}, "vocab_size is 'many'", id="a word"),
-        pytest.param({"vocab_size": True}, "vocab_size is True", id="a truth value"),
-        pytest.param({"hidden_size": 10**15}, "hidden_size is 1000000000000000", id="beyond all measure"),
-        pytest.param(
-            {"num_attention_heads": 5}, "is not a multiple of the 5 attention heads", id="heads that do not divide"
-        ),
-    ],
+@cases(
+    "changed, says",
+    {
+        "an unknown architecture": ({"model_type": "mamba9"}, "'mamba9' is not known"),
+        "no architecture": ({"model_type": None}, "model_type is missing"),
+        "a size that is missing": ({"hidden_size": None}, "does not set hidden_size"),
+        "no layers": ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        "a negative size": ({"vocab_size": -5}, "vocab_size is -5"),
+        "a word": ({"vocab_size": "many"}, "vocab_size is 'many'"),
+        "a truth value": ({"vocab_size": True}, "vocab_size is True"),
+        "beyond all measure": ({"hidden_size": 10**15}, "hidden_size is 1000000000000000"),
+        "heads that do not divide": ({"num_attention_heads": 5}, "is not a multiple of the 5 attention heads"),
+    },
 )
 def test_a_config_that_makes_no_model_is_refused_in_a_line(changed, says):
     with pytest.raises(DevkitError) as refusal:
@@ -50,21 +49,18 @@ def test_of_a_vision_language_model_the_text_part_is_taken_and_that_is_said():
     assert "text part only" in shape.note
 
 
-@pytest.mark.parametrize(
-    ("changed", "windows"),
-    [
-        pytest.param({}, {None: 6}, id="no window"),
-        pytest.param({"sliding_window": 32}, {32: 6}, id="every layer slides"),
-        pytest.param(
-            {"sliding_window": 32, "use_sliding_window": False}, {None: 6}, id="a window that is switched off"
-        ),
-        pytest.param({"sliding_window": 32, "sliding_window_pattern": 3}, {32: 4, None: 2}, id="every third sees all"),
-        pytest.param(
+@cases(
+    "changed, windows",
+    {
+        "no window": ({}, {None: 6}),
+        "every layer slides": ({"sliding_window": 32}, {32: 6}),
+        "a window that is switched off": ({"sliding_window": 32, "use_sliding_window": False}, {None: 6}),
+        "every third sees all": ({"sliding_window": 32, "sliding_window_pattern": 3}, {32: 4, None: 2}),
+        "layer by layer": (
             {"sliding_window": 32, "layer_types": ["sliding_attention"] + ["full_attention"] * 5},
             {32: 1, None: 5},
-            id="layer by layer",
         ),
-    ],
+    },
 )
 def test_layers_with_sliding_windows_are_distinguished(changed, windows):
     shape = build_model_shape({**LLAMA, **changed})

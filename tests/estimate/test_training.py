@@ -23,6 +23,7 @@ from devkit.estimate.settings import (
     TrainingSettings,
 )
 from devkit.estimate.training import compute_gathered_terms, estimate_training
+from tests.cases import cases
 
 GIB = 1 << 30
 PLAIN = TrainingSettings(adapter_precision=Precision.FP32, loss=Loss.STANDARD, stack=Stack.TRAINER)
@@ -164,21 +165,17 @@ def test_a_layer_is_gathered_in_the_bytes_in_which_its_method_keeps_it():
     assert sizes[Method.QLORA] - outside == pytest.approx(whole / 4)
 
 
-@pytest.mark.parametrize(
-    ("less", "more"),
-    [
-        pytest.param({}, {"checkpointing": False}, id="checkpointing"),
-        pytest.param({}, {"loss": Loss.STANDARD}, id="a loss in chunks"),
-        pytest.param(
-            {"checkpointing": False}, {"checkpointing": False, "adapter_precision": Precision.FP32}, id="bf16 adapters"
-        ),
-        pytest.param({"attention": Attention.SDPA}, {"attention": Attention.EAGER}, id="fused attention"),
-        pytest.param(
-            {"method": Method.FULL, "optimizer": Optimizer.ADAMW_8BIT}, {"method": Method.FULL}, id="8-bit state"
-        ),
-        pytest.param({"loss": Loss.STANDARD}, {"loss": Loss.STANDARD, "keeps_outputs": True}, id="dropped outputs"),
-        pytest.param({}, {"dora": True}, id="no DoRA"),
-    ],
+@cases(
+    "less, more",
+    {
+        "checkpointing": ({}, {"checkpointing": False}),
+        "a loss in chunks": ({}, {"loss": Loss.STANDARD}),
+        "bf16 adapters": ({"checkpointing": False}, {"checkpointing": False, "adapter_precision": Precision.FP32}),
+        "fused attention": ({"attention": Attention.SDPA}, {"attention": Attention.EAGER}),
+        "8-bit state": ({"method": Method.FULL, "optimizer": Optimizer.ADAMW_8BIT}, {"method": Method.FULL}),
+        "dropped outputs": ({"loss": Loss.STANDARD}, {"loss": Loss.STANDARD, "keeps_outputs": True}),
+        "no DoRA": ({}, {"dora": True}),
+    },
 )
 def test_what_is_said_to_save_memory_does(less, more):
     wanted = TrainingSettings(sequence=4096)
@@ -191,18 +188,16 @@ def test_the_loss_is_the_fullest_moment_of_a_plain_lora():
     assert next(term for term in found.terms if term.name == "loss").bytes == 12 * 2048 * 128256
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        pytest.param({"sequence": 0}, "--max-length is 0", id="no tokens"),
-        pytest.param({"micro_batch": -1}, "--micro-batch is -1", id="fewer than no rows"),
-        pytest.param(
-            {"targets": ("c_attn",)}, "does not have a linear module 'c_attn'", id="a target of another model"
-        ),
-        pytest.param({"upcast": True}, "nothing is quantized", id="an upcast of what is not packed"),
-        pytest.param({"method": Method.FULL, "dora": True}, "--dora", id="DoRA without adapters"),
-        pytest.param({"sharding": Sharding.ZERO3}, "needs more than one process", id="sharing among one"),
-    ],
+@cases(
+    "wrong, says",
+    {
+        "no tokens": ({"sequence": 0}, "--max-length is 0"),
+        "fewer than no rows": ({"micro_batch": -1}, "--micro-batch is -1"),
+        "a target of another model": ({"targets": ("c_attn",)}, "does not have a linear module 'c_attn'"),
+        "an upcast of what is not packed": ({"upcast": True}, "nothing is quantized"),
+        "DoRA without adapters": ({"method": Method.FULL, "dora": True}, "--dora"),
+        "sharing among one": ({"sharding": Sharding.ZERO3}, "needs more than one process"),
+    },
 )
 def test_settings_that_contradict_each_other_are_refused(wrong, says):
     with pytest.raises(DevkitError) as refusal:

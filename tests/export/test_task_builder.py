@@ -10,6 +10,7 @@ from devkit.estimate.settings import Method, Sharding
 from devkit.export.task import HUB_CACHE, TOKEN_FOLDER, TOKEN_PATH, VolumeRole, build_rendezvous_variables
 from devkit.export.values import GIB
 from devkit.solver.plan import Vendor
+from tests.cases import cases
 
 from .subjects import CPU, JOB, NVIDIA, PACKAGES, RUN, UNKNOWN, made
 
@@ -101,21 +102,17 @@ def test_a_local_model_needs_no_token_and_is_part_of_the_data_volume():
     assert task.volume(VolumeRole.MODELS).size_bytes == 10 * GIB
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        pytest.param({"gpu": "H1000"}, "the GPU 'H1000' is not in the tables", id="a GPU that nobody knows"),
-        pytest.param({"gpu": "Tesla K80"}, "has no code for Tesla K80", id="a GPU that this torch has left behind"),
-        pytest.param({"name": "My Job"}, "is not a DNS label", id="a name that is no label"),
-        pytest.param({"models_size": "1Gi"}, "--set models_size 1Gi is less than the model's weights", id="models"),
-        pytest.param({"checkpoints_size": "1Gi"}, "less than 2 checkpoints of", id="checkpoints"),
-        pytest.param(
-            {"nodes": 2, "checkpoints": "/tmp/out"}, "is a separate folder on each of the 2 nodes", id="not shared"
-        ),
-        pytest.param(
-            {"nodes": 2, "data": "/dev/shm"}, "is a separate folder on each of the 2 nodes", id="not shared either"
-        ),
-    ],
+@cases(
+    "options, said",
+    {
+        "a GPU that nobody knows": ({"gpu": "H1000"}, "the GPU 'H1000' is not in the tables"),
+        "a GPU that this torch has left behind": ({"gpu": "Tesla K80"}, "has no code for Tesla K80"),
+        "a name that is no label": ({"name": "My Job"}, "is not a DNS label"),
+        "models": ({"models_size": "1Gi"}, "--set models_size 1Gi is less than the model's weights"),
+        "checkpoints": ({"checkpoints_size": "1Gi"}, "less than 2 checkpoints of"),
+        "not shared": ({"nodes": 2, "checkpoints": "/tmp/out"}, "is a separate folder on each of the 2 nodes"),
+        "not shared either": ({"nodes": 2, "data": "/dev/shm"}, "is a separate folder on each of the 2 nodes"),
+    },
 )
 def test_settings_that_cannot_work_are_refused(options, said):
     assert said in refused(job=job(**options))

@@ -17,7 +17,7 @@ from tests.faults.examining import broken, examine, examine_anew, unprintable
 from tests.faults.test_answers import examine_sound
 from tests.faults.test_transcripts import asking
 from tests.hosts import machine
-from tests.nvml_stub import build_stub, stub_environment
+from tests.nvml_stub import stub_environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is a Linux library")
 
@@ -26,11 +26,6 @@ ERRORS = (1, 3, 4, 9, 13, 15, 16, 17, 18, 21, 30, 999)
 SIDE_BY_SIDE = 5
 DEADLINE_S = 2.0
 MACHINE = "cdi-only-h100x8"
-
-
-@pytest.fixture(scope="module")
-def stub(tmp_path_factory):
-    return build_stub(tmp_path_factory.mktemp("nvml"))
 
 
 def transcripts(stub, settings):

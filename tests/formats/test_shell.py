@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from devkit.formats.shell import command_from_words, find_package_install, parse_commands, unquote
 from devkit.probe.project.dockerfile import parse_dockerfile
 from devkit.render.adopt.dockerfile import TorchPin, pin_dockerfile
+from tests.cases import cases
 
 PLAN = TorchPin("2.9.1", "cu128", "https://download.pytorch.org/whl/cu128")
 INDEX = f"--extra-index-url {PLAN.index}"
@@ -25,38 +26,34 @@ def pinned(command):
     return pin_dockerfile(f"FROM x\nRUN {command}\n", PLAN).removeprefix("FROM x\nRUN ").removesuffix("\n")
 
 
-@pytest.mark.parametrize(
-    ("command", "installs", "after"),
-    [
+@cases(
+    "command, installs, after",
+    {
         # The doctor's lexer had taken a comment for a command.
-        pytest.param("echo ok # pip install torch", [], "echo ok # pip install torch", id="a comment"),
-        pytest.param(
+        "a comment": ("echo ok # pip install torch", [], "echo ok # pip install torch"),
+        "an option with a value": (
             "pip install --no-binary bitsandbytes torch",
             [("pip", ["torch"])],
             f"pip install {INDEX} --no-binary bitsandbytes torch==2.9.1+cu128",
-            id="an option with a value",
         ),
         # The doctor's table of options had conda's -n for uv, too, where it has no value.
-        pytest.param(
+        "uv's -n": (
             "uv pip install -n torch",
             [("uv", ["torch"])],
             "uv pip install --torch-backend=cu128 -n torch==2.9.1",
-            id="uv's -n",
         ),
-        pytest.param(
+        "pip that another tool starts": (
             "poetry run pip install torch",
             [("pip", ["torch"])],
             f"poetry run pip install {INDEX} torch==2.9.1+cu128",
-            id="pip that another tool starts",
         ),
-        pytest.param(
+        "a long way to pip": (
             "sudo -H env A=1 PIP=2 B=3 C=4 D=5 pip install 'torch'",
             [("pip", ["torch"])],
             f"sudo -H env A=1 PIP=2 B=3 C=4 D=5 pip install {INDEX} 'torch==2.9.1+cu128'",
-            id="a long way to pip",
         ),
-        pytest.param("conda install -n torch numpy", [], "conda install -n torch numpy", id="an environment of conda"),
-    ],
+        "an environment of conda": ("conda install -n torch numpy", [], "conda install -n torch numpy"),
+    },
 )
 def test_doctor_and_init_see_the_same_packages(command, installs, after):
     assert read(command) == installs

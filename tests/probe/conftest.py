@@ -1,15 +1,7 @@
-from pathlib import Path
-
 import pytest
 
 from devkit.probe.host import LocalHost
-from tests.nvml_stub import build_stub, stub_environment
-
-
-@pytest.fixture(scope="session")
-def stub(tmp_path_factory) -> Path:
-    """The stand-in for libnvidia-ml.so.1, compiled once."""
-    return build_stub(tmp_path_factory.mktemp("nvml"))
+from tests.nvml_stub import stub_environment
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """Servers that behave like the model hub, or like one that cannot be reached."""
 
-import socket
 import ssl
 import subprocess
 import threading
 from contextlib import contextmanager
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import time
+
+from tests.loopback import QuietHandler, serving
 
 
 @contextmanager
@@ -20,8 +20,8 @@ def hub(*, answers=None, ahead_s=0, hang_at="", certificate=None, seen=None, tex
     """
     released = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self):
+    class Handler(QuietHandler):
+        def do_HEAD(self):  # noqa: N802
             if seen is not None:
                 seen.append((self.command, self.path, self.headers.get("Authorization", "")))
             if hang_at and self.path.startswith(hang_at):
@@ -37,28 +37,19 @@ def hub(*, answers=None, ahead_s=0, hang_at="", certificate=None, seen=None, tex
             self.end_headers()
             self.wfile.write(body)
 
-        def do_GET(self):
-            self.do_HEAD()
+        do_GET = do_HEAD  # noqa: N815 - a name that http.server calls
 
-        def log_message(self, format, *args):
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if certificate:
-        speak_tls(server, certificate)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
-    finally:
-        released.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler, prepare=lambda server: speak_tls(server, certificate)) as url:
+        try:
+            yield url.replace("http", "https") if certificate else url
+        finally:
+            released.set()
 
 
 def speak_tls(server, certificate):
     """Wrap the server's socket; a client that hangs up on an unknown certificate is no news."""
+    if not certificate:
+        return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -73,10 +64,3 @@ def own_certificate(folder):
     subprocess.run(command, check=True, capture_output=True)
     path.write_text(folder.joinpath("hub.pem.key").read_text() + folder.joinpath("hub.pem.crt").read_text())
     return path
-
-
-def closed_port():
-    """A closed port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

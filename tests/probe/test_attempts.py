@@ -15,6 +15,7 @@ from devkit.probe.engine.daemon_files import find_daemon_file, find_daemon_pid, 
 from devkit.probe.engine.last_words import add_settings, find_named_settings, read_last_words
 from devkit.probe.engine.program_trials import read_program_failures
 from devkit.probe.host import LocalHost
+from tests.cases import cases
 from tests.hosts import machine, written
 
 
@@ -27,23 +28,20 @@ class CountingHost(LocalHost):
         return super().run(argv, **settings)
 
 
-@pytest.mark.parametrize(
-    ("printed", "words"),
-    [
-        pytest.param("Error: no such thing\n", ("Error: no such thing",), id="one line"),
-        pytest.param(
-            "starting\nfailed to start daemon: x\nbye\n", ("failed to start daemon: x",), id="lines around it"
-        ),
-        pytest.param(
+@cases(
+    "printed, words",
+    {
+        "one line": ("Error: no such thing\n", ("Error: no such thing",)),
+        "lines around it": ("starting\nfailed to start daemon: x\nbye\n", ("failed to start daemon: x",)),
+        "Go's log, where the level counts": (
             'time="2026-01-01" level=warning msg="this failed, no matter"\n'
             'time="2026-01-01" level=fatal msg="cannot load" error="open \\"/x\\": denied"\n',
             ('cannot load: open "/x": denied',),
-            id="Go's log, where the level counts",
         ),
-        pytest.param("all went well\n", ("all went well",), id="no error at all: the last line"),
-        pytest.param("panic: index\n\ngoroutine 1 [running]:\n\t/src/x.go:12 +0x1\n", ("panic: index",), id="a trace"),
-        pytest.param("", (), id="silence"),
-    ],
+        "no error at all: the last line": ("all went well\n", ("all went well",)),
+        "a trace": ("panic: index\n\ngoroutine 1 [running]:\n\t/src/x.go:12 +0x1\n", ("panic: index",)),
+        "silence": ("", ()),
+    },
 )
 def test_the_error_lines_of_a_program_are_its_words(printed, words):
     assert find_error_lines(printed) == words
@@ -90,15 +88,13 @@ def test_the_line_of_a_start_up_file_that_sets_the_variable_is_named(tmp_path):
 FATAL = 'level=info msg=\\"Starting up\\"\\nfailed to start daemon: User namespaces: no such user \\"remap\\"\\n'
 
 
-@pytest.mark.parametrize(
-    ("log", "words"),
-    [
-        pytest.param(FATAL, ('failed to start daemon: User namespaces: no such user "remap"',), id="did not start"),
-        pytest.param(
-            FATAL + 'level=info msg=\\"Starting up\\"\\nlevel=info msg=\\"stopped\\"\\n', None, id="stopped later"
-        ),
-        pytest.param("", None, id="an empty log"),
-    ],
+@cases(
+    "log, words",
+    {
+        "did not start": (FATAL, ('failed to start daemon: User namespaces: no such user "remap"',)),
+        "stopped later": (FATAL + 'level=info msg=\\"Starting up\\"\\nlevel=info msg=\\"stopped\\"\\n', None),
+        "an empty log": ("", None),
+    },
 )
 def test_dockerds_log_says_why_it_did_not_start(tmp_path, log, words):
     host = written(

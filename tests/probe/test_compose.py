@@ -1,7 +1,6 @@
-import pytest
-
 from devkit.facts.values import Release, Unknown
 from devkit.probe.engine.client import read_compose
+from tests.cases import cases
 from tests.hosts import written
 
 DOCKER = '[nodes]\n"/usr/bin/docker" = { kind = "file", mode = 0o755 }\n'
@@ -10,26 +9,18 @@ ASKED = '[[command]]\nargv = ["docker", "compose", "version", "--short"]\n'
 ANSWERED = '[[command]]\nargv = ["/usr/libexec/docker/cli-plugins/docker-compose", "version", "--short"]\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        pytest.param("", None, id="no docker command"),
-        pytest.param(
-            SYSTEM_PLUGIN.replace("/usr/bin/docker", "/x/docker") + ANSWERED + 'out = "2.40.3"',
-            None,
-            id="a plugin alone",
-        ),
-        pytest.param(DOCKER + ASKED + "code = 1\nerr = \"'compose' is not a docker command\"", None, id="no plugin"),
-        pytest.param(DOCKER + ASKED + 'out = "2.40.3\\n"', Release.parse("2.40.3"), id="a plugin somewhere else"),
-        pytest.param(SYSTEM_PLUGIN + ANSWERED + 'out = "2.40.3\\n"', Release.parse("2.40.3"), id="the system's plugin"),
-        pytest.param(
-            SYSTEM_PLUGIN + ANSWERED + 'out = "v2.26.1-4\\n"', Release.parse("2.26.1-4"), id="a packaged version"
-        ),
-        pytest.param(
-            SYSTEM_PLUGIN + ANSWERED + "code = 124", "`docker compose version` did not answer in time", id="no answer"
-        ),
-        pytest.param(SYSTEM_PLUGIN + ANSWERED + 'out = "dev"', "docker compose version printed 'dev'", id="no version"),
-    ],
+@cases(
+    "text, found",
+    {
+        "no docker command": ("", None),
+        "a plugin alone": (SYSTEM_PLUGIN.replace("/usr/bin/docker", "/x/docker") + ANSWERED + 'out = "2.40.3"', None),
+        "no plugin": (DOCKER + ASKED + "code = 1\nerr = \"'compose' is not a docker command\"", None),
+        "a plugin somewhere else": (DOCKER + ASKED + 'out = "2.40.3\\n"', Release.parse("2.40.3")),
+        "the system's plugin": (SYSTEM_PLUGIN + ANSWERED + 'out = "2.40.3\\n"', Release.parse("2.40.3")),
+        "a packaged version": (SYSTEM_PLUGIN + ANSWERED + 'out = "v2.26.1-4\\n"', Release.parse("2.26.1-4")),
+        "no answer": (SYSTEM_PLUGIN + ANSWERED + "code = 124", "`docker compose version` did not answer in time"),
+        "no version": (SYSTEM_PLUGIN + ANSWERED + 'out = "dev"', "docker compose version printed 'dev'"),
+    },
 )
 def test_the_plugin_is_found_absent_or_unknown(tmp_path, text, found):
     answer = read_compose(written(tmp_path, text))

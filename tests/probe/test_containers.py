@@ -19,6 +19,7 @@ from devkit.probe.engine.containers import (
 )
 from devkit.probe.engine.daemon import read_engine
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, LocalHost, ProgramResult
+from tests.cases import cases
 from tests.doctor.machines import changed, healthy
 from tests.doctor.machines import inside as healthy_inside
 from tests.hosts import written
@@ -72,22 +73,19 @@ def test_the_form_of_a_gpu_request(changes, request_):
     assert one(**changes).gpu_request == request_
 
 
-@pytest.mark.parametrize(
-    ("labels", "folder", "is_dev"),
-    [
-        pytest.param({}, "", False, id="no labels"),
-        pytest.param({FOLDER: "/home/dev/project"}, "/home/dev/project", True, id="a dev container tool's"),
-        pytest.param({FOLDER: "c:\\src\\project"}, "c:\\src\\project", True, id="on Windows"),
-        pytest.param(
-            {"com.docker.compose.project.working_dir": "/home/dev/project"}, "/home/dev/project", False, id="Compose's"
-        ),
-        pytest.param(
+@cases(
+    "labels, folder, is_dev",
+    {
+        "no labels": ({}, "", False),
+        "a dev container tool's": ({FOLDER: "/home/dev/project"}, "/home/dev/project", True),
+        "on Windows": ({FOLDER: "c:\\src\\project"}, "c:\\src\\project", True),
+        "Compose's": ({"com.docker.compose.project.working_dir": "/home/dev/project"}, "/home/dev/project", False),
+        "Compose's, of a file in the folder for dev containers": (
             {"com.docker.compose.project.working_dir": "/home/dev/project/.devcontainer"},
             "/home/dev/project",
             False,
-            id="Compose's, of a file in the folder for dev containers",
         ),
-    ],
+    },
 )
 def test_whose_container_it_is(labels, folder, is_dev):
     found = one(labels=labels)
@@ -294,25 +292,20 @@ def test_the_nearest_folder_wins():
     assert find_project_container((far, near), "/work/app/src") is near
 
 
-@pytest.mark.parametrize(
-    ("done", "says"),
-    [
-        pytest.param(
+@cases(
+    "done, says",
+    {
+        "no devkit inside": (
             ProgramResult(127, "", "OCI runtime exec failed: executable file not found"),
             "not installed",
-            id="no devkit inside",
         ),
-        pytest.param(ProgramResult(126, "", "permission denied"), "not installed", id="devkit that cannot be executed"),
-        pytest.param(ProgramResult(TIMED_OUT, "", ""), "did not answer within 1.5 s", id="an inside that hangs"),
-        pytest.param(
-            ProgramResult(NOT_FOUND, "", "no such program"), "docker command is missing", id="no docker command"
-        ),
-        pytest.param(ProgramResult(2, "", "Error: no such option"), "no such option", id="a devkit that fails"),
-        pytest.param(ProgramResult(0, "{}", ""), "status 0", id="an answer that is no facts"),
-        pytest.param(
-            ProgramResult(1, format_facts(healthy_inside())[:100], ""), "status 1", id="an answer that is cut off"
-        ),
-    ],
+        "devkit that cannot be executed": (ProgramResult(126, "", "permission denied"), "not installed"),
+        "an inside that hangs": (ProgramResult(TIMED_OUT, "", ""), "did not answer within 1.5 s"),
+        "no docker command": (ProgramResult(NOT_FOUND, "", "no such program"), "docker command is missing"),
+        "a devkit that fails": (ProgramResult(2, "", "Error: no such option"), "no such option"),
+        "an answer that is no facts": (ProgramResult(0, "{}", ""), "status 0"),
+        "an answer that is cut off": (ProgramResult(1, format_facts(healthy_inside())[:100], ""), "status 1"),
+    },
 )
 def test_an_inside_that_cannot_be_read_is_unknown_with_the_reason(done, says):
     facts, _ = read(done, BOX)
@@ -429,30 +422,28 @@ def test_every_installed_daemon_is_named(tmp_path):
 CONFIG = "\"/h/.docker/config.json\" = '{0}'"
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "helpers", "gives_proxy"),
-    [
-        pytest.param("", "", (), False, id="an empty file"),
-        pytest.param('{"auths": {"x": {"auth": "c2VjcmV0"}}}', "", (), False, id="logins alone"),
-        pytest.param(
+@cases(
+    "text, error, helpers, gives_proxy",
+    {
+        "an empty file": ("", "", (), False),
+        "logins alone": ('{"auths": {"x": {"auth": "c2VjcmV0"}}}', "", (), False),
+        "a helper on PATH": (
             '{"credsStore": "pass"}',
             "",
             (CredentialHelper("pass", "/b/docker-credential-pass", ""),),
             False,
-            id="a helper on PATH",
         ),
-        pytest.param(
+        "a helper that is missing": (
             '{"credHelpers": {"aws": "ecr"}}',
             "",
             (CredentialHelper("ecr", "", "aws"),),
             False,
-            id="a helper that is missing",
         ),
-        pytest.param('{"credsStore": 7, "credHelpers": []}', "", (), False, id="odd values"),
-        pytest.param('{"proxies": {"default": {}}}', "", (), True, id="proxies"),
-        pytest.param('{"credsStore": ', "line 1, column 16: it ends too early", (), False, id="cut off"),
-        pytest.param("[1]", "the top level is not an object", (), False, id="a list"),
-    ],
+        "odd values": ('{"credsStore": 7, "credHelpers": []}', "", (), False),
+        "proxies": ('{"proxies": {"default": {}}}', "", (), True),
+        "cut off": ('{"credsStore": ', "line 1, column 16: it ends too early", (), False),
+        "a list": ("[1]", "the top level is not an object", (), False),
+    },
 )
 def test_the_settings_of_the_docker_command(tmp_path, text, error, helpers, gives_proxy):
     machine = host(tmp_path, "/b/docker-credential-pass", env='PATH = "/b"', files=CONFIG.format(text))

@@ -4,6 +4,7 @@ import pytest
 
 from devkit.facts.values import Unknown
 from devkit.probe.engine.daemon_files import read_daemon_addresses, read_daemon_files, read_daemon_flags
+from tests.cases import cases
 from tests.hosts import written
 
 PATH = "/etc/docker/daemon.json"
@@ -29,28 +30,25 @@ def read(tmp_path, content, **changes):
     return found
 
 
-@pytest.mark.parametrize(
-    ("refusal", "error"),
-    [
-        pytest.param("", "", id="accepted"),
-        pytest.param(
+@cases(
+    "refusal, error",
+    {
+        "accepted": ("", ""),
+        "an unknown key": (
             f"{REFUSED}the following directives don't match any configuration option: foo",
             "the following directives don't match any configuration option: foo",
-            id="an unknown key",
         ),
-        pytest.param(
+        "a value of the wrong type": (
             f"{REFUSED}invalid JSON: json: cannot unmarshal number into Go struct field Config.data-root of type string",
             "invalid JSON: json: cannot unmarshal number into Go struct field Config.data-root of type string",
-            id="a value of the wrong type",
         ),
-        pytest.param(
+        "what devkit's own PATH causes": (
             f"{REFUSED}merged configuration validation from file and command line flags failed:"
             " invalid userland-proxy-path: userland-proxy is enabled, but userland-proxy-path is not set",
             "",
-            id="what devkit's own PATH causes",
         ),
-        pytest.param("unknown flag: --validate", "", id="a daemon that cannot say"),
-    ],
+        "a daemon that cannot say": ("unknown flag: --validate", ""),
+    },
 )
 def test_what_dockerd_says_of_its_file_is_the_error(tmp_path, refusal, error):
     assert read(tmp_path, '{"a": 1}', refusal=refusal).error == error
@@ -97,25 +95,18 @@ def test_the_flags_of_the_unit_stand_beside_the_file(tmp_path):
     assert found.error.endswith("in the configuration file: hosts")
 
 
-@pytest.mark.parametrize(
-    ("files", "flags"),
-    [
-        pytest.param(
-            {UNIT: STARTED}, ("-H", "fd://", "--containerd=/run/containerd/containerd.sock"), id="of the unit"
-        ),
-        pytest.param(
-            {UNIT: STARTED, OVERRIDE: "[Service]\nExecStart=\nExecStart=/usr/bin/dockerd\n"}, (), id="overridden"
-        ),
-        pytest.param({UNIT: "ExecStart=/usr/bin/dockerd \\\n  --debug\n"}, ("--debug",), id="over two lines"),
-        pytest.param(
-            {"/proc/9/comm": "dockerd\n", "/proc/9/cmdline": "dockerd\0--debug\0"}, ("--debug",), id="of the process"
-        ),
-        pytest.param(
+@cases(
+    "files, flags",
+    {
+        "of the unit": ({UNIT: STARTED}, ("-H", "fd://", "--containerd=/run/containerd/containerd.sock")),
+        "overridden": ({UNIT: STARTED, OVERRIDE: "[Service]\nExecStart=\nExecStart=/usr/bin/dockerd\n"}, ()),
+        "over two lines": ({UNIT: "ExecStart=/usr/bin/dockerd \\\n  --debug\n"}, ("--debug",)),
+        "of the process": ({"/proc/9/comm": "dockerd\n", "/proc/9/cmdline": "dockerd\0--debug\0"}, ("--debug",)),
+        "of the process where no systemd starts it": (
             {UNIT: STARTED, "/proc/9/comm": "dockerd\n", "/proc/9/cmdline": "dockerd\0--debug\0"},
             ("--debug",),
-            id="of the process where no systemd starts it",
         ),
-        pytest.param(
+        "of the unit where systemd runs": (
             {
                 UNIT: STARTED,
                 "/run/systemd/system/x": "",
@@ -123,10 +114,9 @@ def test_the_flags_of_the_unit_stand_beside_the_file(tmp_path):
                 "/proc/9/cmdline": "dockerd\0-D\0",
             },
             ("-H", "fd://", "--containerd=/run/containerd/containerd.sock"),
-            id="of the unit where systemd runs",
         ),
-        pytest.param({}, (), id="none"),
-    ],
+        "none": ({}, ()),
+    },
 )
 def test_the_daemons_flags(tmp_path, files, flags):
     assert read_daemon_flags(machine(tmp_path, files)) == flags

@@ -12,6 +12,7 @@ from devkit.probe.dependencies.requirements import COMPUTED
 from devkit.probe.host import LocalHost
 from devkit.probe.project import reader
 from devkit.probe.project.reader import read_local_dependencies
+from tests.cases import cases
 
 
 def read(folder, files, **choice):
@@ -39,36 +40,21 @@ def unread(found):
 PROJECT = '[project]\nname = "p"\nversion = "1"\n'
 
 
-@pytest.mark.parametrize(
-    ("files", "tool", "because"),
-    [
-        pytest.param(
-            {"uv.lock": "", "poetry.lock": ""}, PackageManager.UV, "the project has uv.lock", id="uv's lock first"
-        ),
-        pytest.param(
-            {"poetry.lock": "", "requirements.txt": ""}, PackageManager.POETRY, "poetry.lock", id="a lock before a list"
-        ),
-        pytest.param({"pdm.lock": "", "pyproject.toml": PROJECT}, PackageManager.PDM, "pdm.lock", id="PDM's lock"),
-        pytest.param({"Pipfile": ""}, PackageManager.PIPENV, "the project has Pipfile", id="a Pipfile"),
-        pytest.param(
-            {"environment.yml": "", "requirements.txt": ""}, PackageManager.CONDA, "environment.yml", id="conda"
-        ),
-        pytest.param(
-            {"pyproject.toml": "[tool.poetry.dependencies]\n"}, PackageManager.POETRY, "[tool.poetry]", id="old Poetry"
-        ),
-        pytest.param({"pyproject.toml": "[tool.uv]\n"}, PackageManager.UV, "[tool.uv]", id="settings of uv"),
-        pytest.param(
-            {"pyproject.toml": "[tool.uv]\n", "requirements.txt": ""},
-            PackageManager.PIP,
-            "requirements.txt",
-            id="a list",
-        ),
-        pytest.param({"requirements.in": "a\n"}, PackageManager.PIP, "requirements.in", id="the source of a list"),
-        pytest.param({"setup.py": ""}, PackageManager.PIP, "setup.py", id="setup.py"),
-        pytest.param(
-            {".python-version": "3.12\n"}, PackageManager.NONE, "none of the project's files", id="a Python alone"
-        ),
-    ],
+@cases(
+    "files, tool, because",
+    {
+        "uv's lock first": ({"uv.lock": "", "poetry.lock": ""}, PackageManager.UV, "the project has uv.lock"),
+        "a lock before a list": ({"poetry.lock": "", "requirements.txt": ""}, PackageManager.POETRY, "poetry.lock"),
+        "PDM's lock": ({"pdm.lock": "", "pyproject.toml": PROJECT}, PackageManager.PDM, "pdm.lock"),
+        "a Pipfile": ({"Pipfile": ""}, PackageManager.PIPENV, "the project has Pipfile"),
+        "conda": ({"environment.yml": "", "requirements.txt": ""}, PackageManager.CONDA, "environment.yml"),
+        "old Poetry": ({"pyproject.toml": "[tool.poetry.dependencies]\n"}, PackageManager.POETRY, "[tool.poetry]"),
+        "settings of uv": ({"pyproject.toml": "[tool.uv]\n"}, PackageManager.UV, "[tool.uv]"),
+        "a list": ({"pyproject.toml": "[tool.uv]\n", "requirements.txt": ""}, PackageManager.PIP, "requirements.txt"),
+        "the source of a list": ({"requirements.in": "a\n"}, PackageManager.PIP, "requirements.in"),
+        "setup.py": ({"setup.py": ""}, PackageManager.PIP, "setup.py"),
+        "a Python alone": ({".python-version": "3.12\n"}, PackageManager.NONE, "none of the project's files"),
+    },
 )
 def test_the_tool_is_the_one_that_the_files_show(tmp_path, files, tool, because):
     found = read(tmp_path, files)
@@ -177,16 +163,16 @@ def test_pyproject_is_read_with_its_groups_sources_and_dynamic_files(tmp_path):
     assert [each.url for each in found.indexes] == ["https://download.pytorch.org/whl/cu121"]
 
 
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        pytest.param('[tool.setuptools.dynamic]\n'
-        'dependencies = {file = ["deps.txt"]}\n', {"deps.txt:1": "numpy"}, id="setuptools"),
-        pytest.param('[tool.hatch.metadata.hooks.requirements_txt]\n'
-        'files = ["deps.txt"]\n', {"deps.txt:1": "numpy"}, id="Hatch"),
-        pytest.param('[tool.hatch.envs.default]\n'
-        'dependencies = ["rich"]\n', {"pyproject.toml:6": "rich"}, id="an environment"),
-    ],
+@cases(
+    "table, expected",
+    {
+        "setuptools": ('[tool.setuptools.dynamic]\n'
+        'dependencies = {file = ["deps.txt"]}\n', {"deps.txt:1": "numpy"}),
+        "Hatch": ('[tool.hatch.metadata.hooks.requirements_txt]\n'
+        'files = ["deps.txt"]\n', {"deps.txt:1": "numpy"}),
+        "an environment": ('[tool.hatch.envs.default]\n'
+        'dependencies = ["rich"]\n', {"pyproject.toml:6": "rich"}),
+    },
 )  # fmt: skip
 def test_dependencies_in_other_places_are_found(tmp_path, table, expected):
     found = read(tmp_path, {"pyproject.toml": f'{PROJECT}dynamic = ["dependencies"]\n{table}', "deps.txt": "numpy\n"})
@@ -567,67 +553,59 @@ WEBUI = {
 }
 
 
-@pytest.mark.parametrize(
-    ("files", "installed", "because", "others"),
-    [
-        pytest.param(
+@cases(
+    "files, installed, because, others",
+    {
+        "by the readme, beside conda": (
             FOOOCUS,
             {"requirements_versions.txt:1": "einops==0.8.0"},
             "readme.md:1 installs environment.yaml and requirements_versions.txt",
             ("requirements_docker.txt",),
-            id="by the readme, beside conda",
         ),
-        pytest.param(
+        "by the folder that the documentation names most": (
             WEBUI,
             {"requirements/full/requirements.txt:1": "gradio"},
             "the project has setup.cfg, and the project has requirements/full/requirements.txt, "
             "the most plausible of its lists",
             ("requirements/full/requirements_amd.txt", "requirements/portable/requirements.txt"),
-            id="by the folder that the documentation names most",
         ),
-        pytest.param(
+        "by its name": (
             {"requirements_linux.txt": "a\n", "requirements_windows.txt": "b\n"},
             {"requirements_linux.txt:1": "a"},
             "the project has requirements_linux.txt",
             ("requirements_windows.txt",),
-            id="by its name",
         ),
-        pytest.param(
+        "in another folder": (
             {"src/requirements.txt": "a\n", "docs/requirements.txt": "sphinx\n"},
             {"src/requirements.txt:1": "a"},
             "the project has src/requirements.txt",
             (),
-            id="in another folder",
         ),
-        pytest.param(
+        "the usual name first": (
             {"requirements.in": "a\n", "requirements.txt": "a==1\n", "requirements_versions.txt": "b\n"},
             {"requirements.txt:1": "a==1"},
             "the project has requirements.txt",
             ("requirements_versions.txt",),
-            id="the usual name first",
         ),
-        pytest.param(
+        "not where the project says what it needs": (
             {"pyproject.toml": f'{PROJECT}dependencies = ["rich"]\n', "requirements/metrics.txt": "b\n"},
             {"pyproject.toml:4": "rich"},
             "the project has pyproject.toml",
             ("requirements/metrics.txt",),
-            id="not where the project says what it needs",
         ),
-        pytest.param(
+        "beside a Poetry that names a Python alone": (
             {"pyproject.toml": '[tool.poetry.dependencies]\npython = ">=3.7"\n', "requirements.txt": "diffusers\n"},
             {"requirements.txt:1": "diffusers"},
             "pyproject.toml has a table [tool.poetry], and the project has requirements.txt",
             (),
-            id="beside a Poetry that names a Python alone",
         ),
-        pytest.param(
+        "none for this system": (
             {"requirements-windows.txt": "a\n", "README.md": "no word of it"},
             {},
             "none of the project's files lists a package",
             ("requirements-windows.txt",),
-            id="none for this system",
         ),
-    ],
+    },
 )
 def test_the_most_plausible_list_is_the_projects(tmp_path, files, installed, because, others):
     found = read(tmp_path, files)

@@ -2,6 +2,7 @@ import pytest
 
 from devkit.facts.values import Release, Unknown
 from devkit.probe.gpu.driver import read_driver
+from tests.cases import cases
 from tests.hosts import written
 
 UNAME = '[[command]]\nargv = ["uname", "-s", "-r", "-m"]\nout = "Linux 6.8.0-1 x86_64"\n'
@@ -44,19 +45,15 @@ def test_a_module_seen_only_in_sys_has_a_version_and_no_known_flavor(tmp_path):
 MODINFO = ("modinfo", "-F", "version", "nvidia")
 
 
-@pytest.mark.parametrize(
-    ("recorded", "on_disk"),
-    [
-        pytest.param(command(*MODINFO, out="580.95.05\n"), Release.parse("580.95.05"), id="installed"),
-        pytest.param(
-            command(*MODINFO, code=1, err="modinfo: ERROR: Module nvidia not found."), None, id="not installed"
-        ),
-        pytest.param("", "modinfo is missing or did not answer", id="modinfo is missing"),
-        pytest.param(
-            command(*MODINFO, code=124), "`modinfo -F version nvidia` did not answer in time", id="modinfo hangs"
-        ),
-        pytest.param(command(*MODINFO, out="\n"), "modinfo printed no version", id="a module without a version"),
-    ],
+@cases(
+    "recorded, on_disk",
+    {
+        "installed": (command(*MODINFO, out="580.95.05\n"), Release.parse("580.95.05")),
+        "not installed": (command(*MODINFO, code=1, err="modinfo: ERROR: Module nvidia not found."), None),
+        "modinfo is missing": ("", "modinfo is missing or did not answer"),
+        "modinfo hangs": (command(*MODINFO, code=124), "`modinfo -F version nvidia` did not answer in time"),
+        "a module without a version": (command(*MODINFO, out="\n"), "modinfo printed no version"),
+    },
 )
 def test_a_missing_tool_is_never_taken_for_a_missing_module(tmp_path, recorded, on_disk):
     found = driver(tmp_path, recorded).on_disk
@@ -66,32 +63,28 @@ def test_a_missing_tool_is_never_taken_for_a_missing_module(tmp_path, recorded, 
 NVIDIA_DKMS = file("/var/lib/dkms/nvidia/x", "")
 
 
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
-        pytest.param("", "", id="nothing in dkms"),
-        pytest.param(
+@cases(
+    "text, state",
+    {
+        "nothing in dkms": ("", ""),
+        "installed for this kernel": (
             NVIDIA_DKMS + command("dkms", "status", out="nvidia/580.95.05, 6.8.0-1, x86_64: installed\n"),
             "installed",
-            id="installed for this kernel",
         ),
-        pytest.param(
+        "installed for another kernel only": (
             NVIDIA_DKMS + command("dkms", "status", out="nvidia/580.95.05, 6.5.0-9, x86_64: installed\n"),
             "",
-            id="installed for another kernel only",
         ),
-        pytest.param(
+        "an older dkms with a warning": (
             NVIDIA_DKMS + command("dkms", "status", out="nvidia, 535.1, 6.8.0-1, x86_64: built (WARNING! Diff)\n"),
             "built",
-            id="an older dkms with a warning",
         ),
-        pytest.param(
+        "added but not built": (
             NVIDIA_DKMS + command("dkms", "status", out="zfs/2, 6.8.0-1, x86_64: installed\nnvidia/580.95.05: added\n"),
             "added",
-            id="added but not built",
         ),
-        pytest.param(NVIDIA_DKMS, Unknown("dkms is missing or did not answer"), id="dkms does not answer"),
-    ],
+        "dkms does not answer": (NVIDIA_DKMS, Unknown("dkms is missing or did not answer")),
+    },
 )
 def test_dkms_state_of_the_running_kernel(tmp_path, text, state):
     assert driver(tmp_path, text).dkms_state == state
@@ -143,20 +136,16 @@ def test_how_opening_the_control_device_fails_is_kept(tmp_path, outcome):
     assert (found.nvidiactl, found.device_nodes) == (outcome, ("/dev/nvidiactl",))
 
 
-@pytest.mark.parametrize(
-    ("log", "line", "kept"),
-    [
-        pytest.param(
-            "/var/log/dpkg.log", "2026-01-01 upgrade libnvidia-compute-580:amd64 1 2", True, id="a driver library"
-        ),
-        pytest.param(
-            "/var/log/dpkg.log", "2026-01-01 install linux-modules-nvidia-580:amd64 <none> 2", True, id="a module"
-        ),
-        pytest.param("/var/log/dpkg.log", "2026-01-01 upgrade libnvidia-container1:amd64 1 2", False, id="the toolkit"),
-        pytest.param("/var/log/dpkg.log", "2026-01-01 status installed nvidia-driver-580:amd64 2", False, id="a state"),
-        pytest.param("/var/log/dnf.rpm.log", "2026-01-01 SUBDEBUG Upgraded: nvidia-driver-3:580-1", True, id="dnf"),
-        pytest.param("/var/log/pacman.log", "[x] [ALPM] upgraded nvidia-utils (1 -> 2)", True, id="pacman"),
-    ],
+@cases(
+    "log, line, kept",
+    {
+        "a driver library": ("/var/log/dpkg.log", "2026-01-01 upgrade libnvidia-compute-580:amd64 1 2", True),
+        "a module": ("/var/log/dpkg.log", "2026-01-01 install linux-modules-nvidia-580:amd64 <none> 2", True),
+        "the toolkit": ("/var/log/dpkg.log", "2026-01-01 upgrade libnvidia-container1:amd64 1 2", False),
+        "a state": ("/var/log/dpkg.log", "2026-01-01 status installed nvidia-driver-580:amd64 2", False),
+        "dnf": ("/var/log/dnf.rpm.log", "2026-01-01 SUBDEBUG Upgraded: nvidia-driver-3:580-1", True),
+        "pacman": ("/var/log/pacman.log", "[x] [ALPM] upgraded nvidia-utils (1 -> 2)", True),
+    },
 )
 def test_upgrades_of_the_driver_are_remembered(tmp_path, log, line, kept):
     assert driver(tmp_path, file(log, line + "\n")).upgraded_packages == ((line,) if kept else ())

@@ -5,6 +5,7 @@ import pytest
 from devkit.facts.gpu import DriverPackage
 from devkit.facts.values import Release, Unknown
 from devkit.probe.gpu.driver import read_driver
+from tests.cases import cases
 from tests.hosts import written
 
 FOLDER = "/sys/bus/pci/devices/0000:01:00.0"
@@ -88,27 +89,23 @@ def test_the_memory_window_of_real_gpus(tmp_path, device, resource, gib):
     assert gpu.bar1_bytes == known
 
 
-@pytest.mark.parametrize(
-    ("resource", "bar1_bytes"),
-    [
-        pytest.param(window("0x0000007000000000", "0x00000077ffffffff"), 32 << 30, id="32 GiB"),
-        pytest.param(window("0x0000000000000000", "0x0000000000000000"), 0, id="none was assigned"),
-        pytest.param(HOPPER, 128 << 30, id="128 GiB behind a 64-bit BAR 0, as on Hopper"),
-        pytest.param(
+@cases(
+    "resource, bar1_bytes",
+    {
+        "32 GiB": (window("0x0000007000000000", "0x00000077ffffffff"), 32 << 30),
+        "none was assigned": (window("0x0000000000000000", "0x0000000000000000"), 0),
+        "128 GiB behind a 64-bit BAR 0, as on Hopper": (HOPPER, 128 << 30),
+        "a size without an address": (
             window("0x0000000000000000", "0x00000003ffffffff").replace("0x000000000014220c", "0x000000002014220c"),
             0,
-            id="a size without an address",
         ),
-        pytest.param(
+        "no BAR at all": (
             "0x0 0x0 0x0\n0x0 0x0 0x0\n",
             Unknown("the kernel does not list the function's memory regions"),
-            id="no BAR at all",
         ),
-        pytest.param("0x1 0x2 0x3\n", Unknown("the kernel does not list the function's memory regions"), id="cut off"),
-        pytest.param(
-            "garbage\ngarbage\n", Unknown("the kernel does not list the function's memory regions"), id="garbage"
-        ),
-    ],
+        "cut off": ("0x1 0x2 0x3\n", Unknown("the kernel does not list the function's memory regions")),
+        "garbage": ("garbage\ngarbage\n", Unknown("the kernel does not list the function's memory regions")),
+    },
 )
 def test_the_memory_window_is_the_second_bar(tmp_path, resource, bar1_bytes):
     assert driver(tmp_path, at={f"{FOLDER}/resource": resource}).pci_gpus[0].bar1_bytes == bar1_bytes
@@ -248,43 +245,38 @@ SIGNER = ("modinfo", "-F", "signer", "nvidia")
 KEYS = ("mokutil", "--list-enrolled")
 
 
-@pytest.mark.parametrize(
-    ("commands", "signer", "enrolled"),
-    [
-        pytest.param(
+@cases(
+    "commands, signer, enrolled",
+    {
+        "enrolled": (
             (
                 command(*SIGNER, out="DKMS module signing key\n"),
                 command(*KEYS, out="Subject: CN=DKMS module signing key\n"),
             ),
             "DKMS module signing key",
             True,
-            id="enrolled",
         ),
-        pytest.param(
+        "not enrolled": (
             (command(*SIGNER, out="DKMS module signing key\n"), command(*KEYS, out="Subject: CN=Canonical Ltd.\n")),
             "DKMS module signing key",
             False,
-            id="not enrolled",
         ),
-        pytest.param(
+        "keys unknown, and the host's name left out": (
             (command(*SIGNER, out="pluto Secure Boot Module Signature key\n"), command(*KEYS, code=1)),
             "(host) Secure Boot Module Signature key",
             Unknown("mokutil did not list the enrolled keys"),
-            id="keys unknown, and the host's name left out",
         ),
-        pytest.param(
+        "not signed": (
             (command(*SIGNER, out="\n"), command(*KEYS, out="Subject: CN=x\n")),
             "",
             Unknown("mokutil did not list the enrolled keys"),
-            id="not signed",
         ),
-        pytest.param(
+        "no tools": (
             (),
             Unknown("modinfo is missing or did not answer"),
             Unknown("modinfo is missing or did not answer"),
-            id="no tools",
         ),
-    ],
+    },
 )
 def test_who_signed_the_module(tmp_path, commands, signer, enrolled):
     found = driver(tmp_path, ON_DISK, *commands, loaded=False, at=SECURE)
@@ -321,23 +313,21 @@ PROGRAM = '"/usr/bin/nv-fabricmanager" = { kind = "file", mode = 0o755 }'
 VERSION = ("/usr/bin/nv-fabricmanager", "--version")
 
 
-@pytest.mark.parametrize(
-    ("nodes", "commands", "version"),
-    [
-        pytest.param(
+@cases(
+    "nodes, commands, version",
+    {
+        "it says so": (
             PROGRAM,
             (command(*VERSION, out="Fabric Manager version is : 580.95.05\n"),),
             Release.parse("580.95.05"),
-            id="it says so",
         ),
-        pytest.param("", (), None, id="not installed"),
-        pytest.param(
+        "not installed": ("", (), None),
+        "it fails": (
             PROGRAM,
             (command(*VERSION, code=1),),
             Unknown("nv-fabricmanager --version ended with status 1 and did not print a version"),
-            id="it fails",
         ),
-    ],
+    },
 )
 def test_the_fabric_managers_version(tmp_path, nodes, commands, version):
     assert driver(tmp_path, *commands, nodes=nodes, at=SWITCH).fabric_manager_version == version

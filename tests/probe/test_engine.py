@@ -14,6 +14,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.engine.daemon import compute_engine_clock_skew_s, parse_proxy, read_engine
 from devkit.probe.host import LocalHost
+from tests.cases import cases
 from tests.hosts import written
 from tests.probe.engines import INFO, VERSION, engine, raw_socket, silent_socket
 
@@ -26,7 +27,7 @@ def ask(monkeypatch):
 
     def read(url, deadline_s=DEADLINE_S):
         monkeypatch.setenv("DOCKER_HOST", url)
-        for name in ("DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        for name in ("DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
             monkeypatch.delenv(name, raising=False)
         return read_engine(LocalHost(), deadline_s=deadline_s)
 
@@ -175,6 +176,13 @@ def test_tls_without_certificates_is_a_bad_endpoint(monkeypatch, tmp_path):
 MISSING = '{"failed": "missing", "message": "No such file or directory: /var/run/docker.sock"}'
 
 
+def read_recorded(folder, out, text="", *, url="unix:///var/run/docker.sock", code=0):
+    """Read the engine of a machine on which the child that asks at this URL prints `out`."""
+    argv = f'["{{python}}", "-P", "{{devkit}}/ask_engine.py", "{url}"]'
+    host = written(folder, f"{text}\n[[command]]\nargv = {argv}\ncode = {code}\nout = '''{out}'''\n")
+    return read_engine(host, deadline_s=DEADLINE_S)
+
+
 @pytest.mark.parametrize(
     ("program", "end"),
     [
@@ -186,33 +194,13 @@ MISSING = '{"failed": "missing", "message": "No such file or directory: /var/run
 )
 def test_not_installed_differs_from_not_running(tmp_path, program, end):
     nodes = f'"{program}" = {{ kind = "file", mode = 0o755 }}' if program else ""
-    host = written(
-        tmp_path,
-        f"""
-        [env]
-        PATH = "/opt/bin"
-        [nodes]
-        {nodes}
-        [[command]]
-        argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///var/run/docker.sock"]
-        out = '''{MISSING}'''
-        """,
-    )
-    assert read_engine(host, deadline_s=1).end is end
+    assert read_recorded(tmp_path, MISSING, f'[env]\nPATH = "/opt/bin"\n[nodes]\n{nodes}').end is end
 
 
 def test_a_chosen_socket_that_is_missing_means_not_running(tmp_path):
-    host = written(
-        tmp_path,
-        f"""
-        [env]
-        DOCKER_HOST = "unix:///chosen.sock"
-        [[command]]
-        argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///chosen.sock"]
-        out = '''{MISSING}'''
-        """,
-    )
-    assert read_engine(host, deadline_s=1).end is EngineEnd.NOT_RUNNING
+    chosen = "unix:///chosen.sock"
+    found = read_recorded(tmp_path, MISSING, f'[env]\nDOCKER_HOST = "{chosen}"', url=chosen)
+    assert found.end is EngineEnd.NOT_RUNNING
 
 
 DAEMON = '"/proc/{0}/comm" = "dockerd\\n"\n'
@@ -233,19 +221,8 @@ SYSTEMD = '"/proc/1/comm" = "systemd\\n"\n'
 def test_the_hook_is_looked_for_where_the_daemon_looks(tmp_path, files, found):
     listener = 1 if files.startswith(SYSTEMD) else 7
     said = "\n".join(json.dumps(line) for line in ({"listener_pid": listener}, {"version": VERSION}, {"info": INFO}))
-    host = written(
-        tmp_path,
-        f"""
-[files]
-{files}
-[nodes]
-"/opt/gpu/nvidia-container-runtime-hook" = {{ kind = "file", mode = 0o755 }}
-[[command]]
-argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///var/run/docker.sock"]
-out = '''{said}'''
-""",
-    )
-    hook = read_engine(host, deadline_s=1).hook_on_path
+    nodes = '"/opt/gpu/nvidia-container-runtime-hook" = { kind = "file", mode = 0o755 }'
+    hook = read_recorded(tmp_path, said, f"[files]\n{files}\n[nodes]\n{nodes}").hook_on_path
     assert (None if isinstance(hook, Unknown) else hook) is found
 
 
@@ -261,16 +238,8 @@ PODMAN_INFO = {
 
 def without_socket(tmp_path, *, programs=("podman",), info=PODMAN_INFO, env=""):
     nodes = "".join(f'"/usr/bin/{name}" = {{ kind = "file", mode = 0o755 }}\n' for name in programs)
-    url = "unix:///var/run/docker.sock"
-    commands = f"""
-    [[command]]
-    argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "{url}"]
-    out = '''{MISSING}'''
-    [[command]]
-    argv = ["/usr/bin/podman", "info", "--format=json"]
-    out = '''{json.dumps(info)}'''
-    """
-    return read_engine(written(tmp_path, f"[env]\n{env}\n[nodes]\n{nodes}\n{commands}"), deadline_s=5)
+    podman = f"""[[command]]\nargv = ["/usr/bin/podman", "info", "--format=json"]\nout = '''{json.dumps(info)}'''"""
+    return read_recorded(tmp_path, MISSING, f"[env]\n{env}\n[nodes]\n{nodes}\n{podman}")
 
 
 def test_podman_without_its_socket_is_an_engine(tmp_path):
@@ -292,23 +261,15 @@ def test_an_engine_that_does_not_run_stays_silent(tmp_path, changes):
     assert isinstance(without_socket(tmp_path, **changes), EngineFailure)
 
 
-@pytest.mark.parametrize(
-    ("out", "said"),
-    [
-        pytest.param(
-            '{"failed": "no-sdk", "message": "No module named docker"}', "No module named docker", id="says so"
-        ),
-        pytest.param("Segmentation fault", "Segmentation fault", id="last line"),
-    ],
+@cases(
+    "out, said",
+    {
+        "says so": ('{"failed": "no-sdk", "message": "No module named docker"}', "No module named docker"),
+        "last line": ("Segmentation fault", "Segmentation fault"),
+    },
 )
 def test_a_child_that_could_not_ask_is_told_in_its_own_words(tmp_path, out, said):
-    text = f"""
-    [[command]]
-    argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///var/run/docker.sock"]
-    out = '''{out}'''
-    code = 1
-    """
-    found = read_engine(written(tmp_path, text), deadline_s=5)
+    found = read_recorded(tmp_path, out, code=1)
     assert found == Unknown(f"the engine child ended with status 1: {said}", is_lost=True)
 
 
@@ -325,28 +286,12 @@ def test_the_program_of_a_runtime_is_looked_up_where_the_daemon_would(tmp_path, 
     "/proc/7/environ" = "PATH={daemon}\\u0000"
     [nodes]
     "{runtime}" = {{ kind = "file", mode = 0o755 }}
-    [[command]]
-    argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///var/run/docker.sock"]
-    out = '''{info}'''
     """
-    nvidia, _ = read_engine(written(tmp_path, text), deadline_s=5).runtimes
+    nvidia, _ = read_recorded(tmp_path, info, text).runtimes
     assert nvidia.program == program.format(tmp_path)
 
 
 # Sockets that answer badly, and what an engine says of its clients, its proxy and its clock.
-
-
-@pytest.fixture
-def ask_at(monkeypatch):
-    """A function that reads the engine at an address."""
-    for name in ("DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY"):
-        monkeypatch.delenv(name, raising=False)
-
-    def read(url, deadline_s=5.0):
-        monkeypatch.setenv("DOCKER_HOST", url)
-        return read_engine(LocalHost(), deadline_s=deadline_s)
-
-    return read
 
 
 def answer(status, body, length=None):
@@ -364,24 +309,24 @@ def answer(status, body, length=None):
         pytest.param(answer("500 Internal Server Error", b"oh"), EngineEnd.ERROR, id="is in trouble"),
     ],
 )
-def test_a_socket_that_answers_badly(ask_at, path, reply, end):
+def test_a_socket_that_answers_badly(ask, path, reply, end):
     with raw_socket(path, reply) as url:
-        failure = ask_at(url)
+        failure = ask(url)
     assert isinstance(failure, EngineFailure)
     assert failure.end is end
     assert failure.message
 
 
-def test_an_engine_whose_settings_fail_is_an_engine_with_an_error(ask_at, path):
+def test_an_engine_whose_settings_fail_is_an_engine_with_an_error(ask, path):
     with engine(path, answers={"version": VERSION, "info": "<html>proxy error</html>"}) as url:
-        failure = ask_at(url)
+        failure = ask(url)
     assert failure.end is EngineEnd.ERROR
 
 
-def test_an_engine_in_front_of_the_deadline(ask_at, path):
+def test_an_engine_in_front_of_the_deadline(ask, path):
     with engine(path, answers={"version": VERSION, "info": INFO | {"SystemTime": "2001-01-01T00:00:00Z"}}) as url:
         started = time.time()
-        found = ask_at(url)
+        found = ask(url)
     assert isinstance(found, Engine)
     assert found.min_api_version == "1.24"
     assert abs(found.clock_ahead_s - (978_307_200 - started)) < 5
@@ -403,18 +348,16 @@ def test_the_proxy_of_the_engine(info, expected):
     assert parse_proxy(info) == expected
 
 
-@pytest.mark.parametrize(
-    ("told", "read_at", "expected"),
-    [
-        pytest.param("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0, id="the same second"),
-        pytest.param("2025-11-21T13:00:00+01:00", 1763726400.0, 0, id="another zone"),
-        pytest.param("2025-11-21T11:00:00Z", 1763726400, -3600, id="an hour behind"),
-        pytest.param("", 1763726400.0, Unknown("the engine does not report its time"), id="no time in the answer"),
-        pytest.param("yesterday", 1.0, Unknown("the engine does not report its time"), id="garbage"),
-        pytest.param(
-            "2025-11-21T11:00:00Z", None, Unknown("the time of the request was not recorded"), id="not recorded"
-        ),
-    ],
+@cases(
+    "told, read_at, expected",
+    {
+        "the same second": ("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0),
+        "another zone": ("2025-11-21T13:00:00+01:00", 1763726400.0, 0),
+        "an hour behind": ("2025-11-21T11:00:00Z", 1763726400, -3600),
+        "no time in the answer": ("", 1763726400.0, Unknown("the engine does not report its time")),
+        "garbage": ("yesterday", 1.0, Unknown("the engine does not report its time")),
+        "not recorded": ("2025-11-21T11:00:00Z", None, Unknown("the time of the request was not recorded")),
+    },
 )
 def test_the_clock_of_the_engine(told, read_at, expected):
     assert compute_engine_clock_skew_s({"SystemTime": told}, read_at) == expected
@@ -435,48 +378,34 @@ def machine(tmp_path, env="", files="", nodes=()):
     return written(tmp_path, f'[env]\nHOME = "/h"\n{env}\n[files]\n{files}\n[nodes]\n{sockets}')
 
 
-@pytest.mark.parametrize(
-    ("env", "files", "url", "chosen_by"),
-    [
-        pytest.param("", "", "unix:///var/run/docker.sock", "default", id="no settings"),
-        pytest.param('DOCKER_HOST = "unix:///x.sock"', "", "unix:///x.sock", "DOCKER_HOST", id="DOCKER_HOST"),
-        pytest.param('DOCKER_HOST = "10.0.0.1:2375"', "", "tcp://10.0.0.1:2375", "DOCKER_HOST", id="no scheme is TCP"),
-        pytest.param('DOCKER_HOST = "unix:/x.sock"', "", "unix:/x.sock", "DOCKER_HOST", id="a path is no port"),
-        pytest.param('DOCKER_HOST = "ssh://me:pw@h"', "", "ssh://me@h", "DOCKER_HOST", id="a password is not kept"),
-        pytest.param('DOCKER_HOST = ""', "", "unix:///var/run/docker.sock", "default", id="empty is unset"),
-        pytest.param("", CURRENT + FAR, "tcp://far:2376", "context far", id="the current context"),
-        pytest.param(
+@cases(
+    "env, files, url, chosen_by",
+    {
+        "no settings": ("", "", "unix:///var/run/docker.sock", "default"),
+        "DOCKER_HOST": ('DOCKER_HOST = "unix:///x.sock"', "", "unix:///x.sock", "DOCKER_HOST"),
+        "no scheme is TCP": ('DOCKER_HOST = "10.0.0.1:2375"', "", "tcp://10.0.0.1:2375", "DOCKER_HOST"),
+        "a path is no port": ('DOCKER_HOST = "unix:/x.sock"', "", "unix:/x.sock", "DOCKER_HOST"),
+        "a password is not kept": ('DOCKER_HOST = "ssh://me:pw@h"', "", "ssh://me@h", "DOCKER_HOST"),
+        "empty is unset": ('DOCKER_HOST = ""', "", "unix:///var/run/docker.sock", "default"),
+        "the current context": ("", CURRENT + FAR, "tcp://far:2376", "context far"),
+        "a variable over it": (
             'DOCKER_CONTEXT = "near"',
             CURRENT + FAR + NEAR,
             "unix:///near.sock",
             "DOCKER_CONTEXT=near",
-            id="a variable over it",
         ),
-        pytest.param(
+        "the address over the variable": (
             'DOCKER_HOST = "unix:///x.sock"\nDOCKER_CONTEXT = "near"',
             NEAR,
             "unix:///x.sock",
             "DOCKER_HOST",
-            id="the address over the variable",
         ),
-        pytest.param(
-            'DOCKER_CONTEXT = "default"',
-            CURRENT + FAR,
-            "unix:///var/run/docker.sock",
-            "default",
-            id="the default by name",
-        ),
-        pytest.param(
-            "", '"/h/.docker/config.json" = "{broken"', "unix:///var/run/docker.sock", "default", id="broken settings"
-        ),
-        pytest.param(
-            "", '"/h/.docker/config.json" = "[]"', "unix:///var/run/docker.sock", "default", id="odd settings"
-        ),
-        pytest.param('OS = "Windows_NT"', "", "npipe:////./pipe/docker_engine", "default", id="Windows"),
-        pytest.param(
-            'DOCKER_CONFIG = "/c"', CURRENT + FAR, "unix:///var/run/docker.sock", "default", id="settings elsewhere"
-        ),
-    ],
+        "the default by name": ('DOCKER_CONTEXT = "default"', CURRENT + FAR, "unix:///var/run/docker.sock", "default"),
+        "broken settings": ("", '"/h/.docker/config.json" = "{broken"', "unix:///var/run/docker.sock", "default"),
+        "odd settings": ("", '"/h/.docker/config.json" = "[]"', "unix:///var/run/docker.sock", "default"),
+        "Windows": ('OS = "Windows_NT"', "", "npipe:////./pipe/docker_engine", "default"),
+        "settings elsewhere": ('DOCKER_CONFIG = "/c"', CURRENT + FAR, "unix:///var/run/docker.sock", "default"),
+    },
 )
 def test_the_endpoint_is_chosen_as_the_docker_command_does(tmp_path, env, files, url, chosen_by):
     chosen = resolve_endpoint(machine(tmp_path, env, files))
@@ -502,29 +431,24 @@ def test_without_the_default_socket_its_stand_ins_are_tried(tmp_path, nodes, cho
     assert (endpoint.url, endpoint.chosen_by) == (f"unix://{nodes[0]}", chosen_by)
 
 
-def test_a_context_that_does_not_exist_is_a_problem(tmp_path):
-    chosen = resolve_endpoint(machine(tmp_path, 'DOCKER_CONTEXT = "gone"'))
-    assert chosen.problem == "no Docker context is named 'gone'"
+def test_a_context_that_does_not_exist_or_is_for_another_kind_of_engine_is_a_problem(tmp_path):
+    said = {"gone": "no Docker context is named 'gone'", "cloud": "the context 'cloud' has no Docker endpoint"}
+    for name, problem in said.items():
+        chosen = resolve_endpoint(machine(tmp_path, f'DOCKER_CONTEXT = "{name}"', context("cloud", "")))
+        assert chosen.problem == problem
 
 
-def test_a_context_for_another_kind_of_engine_is_a_problem(tmp_path):
-    chosen = resolve_endpoint(machine(tmp_path, 'DOCKER_CONTEXT = "cloud"', context("cloud", "")))
-    assert chosen.problem == "the context 'cloud' has no Docker endpoint"
+OF_FAR = f"/h/.docker/contexts/tls/{hashlib.sha256(b'far').hexdigest()}/docker"
 
 
-@pytest.mark.parametrize(
-    ("env", "folder"),
-    [
-        pytest.param('DOCKER_HOST = "tcp://x:1"', None, id="not requested"),
-        pytest.param('DOCKER_HOST = "tcp://x:1"\nDOCKER_TLS_VERIFY = "1"', "/h/.docker", id="in its usual folder"),
-        pytest.param('DOCKER_HOST = "tcp://x:1"\nDOCKER_TLS = "1"\nDOCKER_CERT_PATH = "/c"', "/c", id="elsewhere"),
-    ],
+@cases(
+    "env, files, folder",
+    {
+        "not requested": ('DOCKER_HOST = "tcp://x:1"', "", None),
+        "in its usual folder": ('DOCKER_HOST = "tcp://x:1"\nDOCKER_TLS_VERIFY = "1"', "", "/h/.docker"),
+        "elsewhere": ('DOCKER_HOST = "tcp://x:1"\nDOCKER_TLS = "1"\nDOCKER_CERT_PATH = "/c"', "", "/c"),
+        "of a context": ("", CURRENT + FAR + f'"{OF_FAR}/ca.pem" = "x"\n', OF_FAR),
+    },
 )
-def test_tls_files_are_found_where_the_environment_says(tmp_path, env, folder):
-    assert resolve_endpoint(machine(tmp_path, env)).tls_folder == folder
-
-
-def test_tls_files_of_a_context_are_its_own(tmp_path):
-    folder = f"/h/.docker/contexts/tls/{hashlib.sha256(b'far').hexdigest()}/docker"
-    chosen = resolve_endpoint(machine(tmp_path, "", CURRENT + FAR + f'"{folder}/ca.pem" = "x"\n'))
-    assert chosen.tls_folder == folder
+def test_tls_files_are_found_where_environment_and_context_say(tmp_path, env, files, folder):
+    assert resolve_endpoint(machine(tmp_path, env, files)).tls_folder == folder

@@ -8,6 +8,7 @@ from devkit.probe.machine.environment import detect_container, read_container
 from devkit.probe.machine.operating_system import read_kernel_and_machine, read_platform, read_system, read_tegra
 from devkit.probe.machine.python import read_cuda_toolkit, read_libstdcxx, read_python, read_shadowing
 from devkit.probe.machine.resources import find_hub_cache, read_storage
+from tests.cases import cases
 from tests.hosts import written
 
 # The Python, the container and the directories of a workload.
@@ -27,29 +28,15 @@ def host(tmp_path, files=(), env=None, nodes="", more="", commands=VERSION):
 VERSION_PY = "__version__ = '{0}'\ndebug = False\ncuda: Optional[str] = {1}\nhip: Optional[str] = {2}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "version", "cuda", "hip"),
-    [
-        pytest.param(
-            VERSION_PY.format("2.9.1+cu130", "'13.0'", "None"), "2.9.1+cu130", Release.parse("13.0"), None, id="CUDA"
-        ),
-        pytest.param(VERSION_PY.format("2.9.1+cpu", "None", "None"), "2.9.1+cpu", None, None, id="CPU"),
-        pytest.param(VERSION_PY.format("2.9.1+rocm6.4", "None", "'6.4.1'"), "2.9.1+rocm6.4", None, "6.4.1", id="ROCm"),
-        pytest.param(
-            "__version__ = '1.13.1'\ncuda = '11.7'\nhip = None\n",
-            "1.13.1",
-            Release.parse("11.7"),
-            None,
-            id="an old shape",
-        ),
-        pytest.param(
-            '__version__ = "2.9.0"\ncuda: str | None = "12.8"\n',
-            "2.9.0",
-            Release.parse("12.8"),
-            None,
-            id="double quotes",
-        ),
-    ],
+@cases(
+    "text, version, cuda, hip",
+    {
+        "CUDA": (VERSION_PY.format("2.9.1+cu130", "'13.0'", "None"), "2.9.1+cu130", Release.parse("13.0"), None),
+        "CPU": (VERSION_PY.format("2.9.1+cpu", "None", "None"), "2.9.1+cpu", None, None),
+        "ROCm": (VERSION_PY.format("2.9.1+rocm6.4", "None", "'6.4.1'"), "2.9.1+rocm6.4", None, "6.4.1"),
+        "an old shape": ("__version__ = '1.13.1'\ncuda = '11.7'\nhip = None\n", "1.13.1", Release.parse("11.7"), None),
+        "double quotes": ('__version__ = "2.9.0"\ncuda: str | None = "12.8"\n', "2.9.0", Release.parse("12.8"), None),
+    },
 )
 def test_torch_is_read_from_its_version_file(tmp_path, text, version, cuda, hip):
     torch = read_python(host(tmp_path, {f"{SITE}/torch/version.py": text})).torch
@@ -159,18 +146,14 @@ def test_shared_memory_is_read_from_the_mounts(tmp_path, mounts, size):
 CACHE = '[[command]]\nargv = ["ldconfig", "-p"]\nout = "{0}"\n'
 
 
-@pytest.mark.parametrize(
-    ("cache", "known"),
-    [
-        pytest.param(CACHE.format("\\tlibcuda.so (libc6,x86-64) => /usr/lib/libcuda.so\\n"), True, id="known"),
-        pytest.param(
-            CACHE.format("\\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\\n"),
-            False,
-            id="only the versioned name",
-        ),
-        pytest.param(CACHE.format("\\tlibcuda.so (libc6) => /usr/lib32/libcuda.so\\n"), False, id="only for 32 bits"),
-        pytest.param("", Unknown("ldconfig -p ended with status 127"), id="no ldconfig"),
-    ],
+@cases(
+    "cache, known",
+    {
+        "known": (CACHE.format("\\tlibcuda.so (libc6,x86-64) => /usr/lib/libcuda.so\\n"), True),
+        "only the versioned name": (CACHE.format("\\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\\n"), False),
+        "only for 32 bits": (CACHE.format("\\tlibcuda.so (libc6) => /usr/lib32/libcuda.so\\n"), False),
+        "no ldconfig": ("", Unknown("ldconfig -p ended with status 127")),
+    },
 )
 def test_whether_a_linker_finds_libcuda(tmp_path, cache, known):
     found = read_container(host(tmp_path, {"/.dockerenv": ""}, commands=VERSION + cache))
@@ -389,25 +372,20 @@ def test_who_installs_here(tmp_path, files, installer):
 MODEL = {"/proc/device-tree/model": "NVIDIA Jetson AGX Orin Developer Kit"}
 
 
-@pytest.mark.parametrize(
-    ("files", "tegra"),
-    [
-        pytest.param({}, None, id="no device tree"),
-        pytest.param({"/proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0"}, None, id="another board"),
-        pytest.param({"/proc/device-tree/model": "NVIDIA DGX Spark"}, None, id="an NVIDIA machine that is no Tegra"),
-        pytest.param(MODEL, Tegra("NVIDIA Jetson AGX Orin Developer Kit", None), id="in a container"),
-        pytest.param(
+@cases(
+    "files, tegra",
+    {
+        "no device tree": ({}, None),
+        "another board": ({"/proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0"}, None),
+        "an NVIDIA machine that is no Tegra": ({"/proc/device-tree/model": "NVIDIA DGX Spark"}, None),
+        "in a container": (MODEL, Tegra("NVIDIA Jetson AGX Orin Developer Kit", None)),
+        "with its release": (
             MODEL | {"/etc/nv_tegra_release": "# R36 (release), REVISION: 4.7, GCID: 42132812"},
             Tegra("NVIDIA Jetson AGX Orin Developer Kit", Release.parse("36.4.7")),
-            id="with its release",
         ),
-        pytest.param(
-            {"/etc/nv_tegra_release": "# R32 (release), REVISION: 7.1"},
-            Tegra("", Release.parse("32.7.1")),
-            id="an old one",
-        ),
-        pytest.param({"/etc/nv_tegra_release": "garbage"}, None, id="garbage"),
-    ],
+        "an old one": ({"/etc/nv_tegra_release": "# R32 (release), REVISION: 7.1"}, Tegra("", Release.parse("32.7.1"))),
+        "garbage": ({"/etc/nv_tegra_release": "garbage"}, None),
+    },
 )
 def test_a_jetson_is_known_by_its_board(tmp_path, files, tegra):
     assert read_tegra(host_with_libraries(tmp_path, files)) == tegra
@@ -418,29 +396,19 @@ DXG = '[nodes]\n"/dev/dxg" = {{ kind = "character" }}\n'
 UNAME = '[[command]]\nargv = ["uname", "-s", "-r", "-m"]\nout = "{0}"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "platform"),
-    [
-        pytest.param(KERNEL.format("6.8.0-87-generic"), Platform.LINUX, id="plain Linux"),
-        pytest.param(KERNEL.format("5.15.167.4-microsoft-standard-WSL2"), Platform.WSL2, id="WSL 2"),
-        pytest.param(KERNEL.format("4.4.0-19041-Microsoft"), Platform.WSL1, id="WSL 1"),
-        pytest.param(
-            '[env]\nWSL_DISTRO_NAME = "x"\n' + KERNEL.format("6.6.0-mine") + DXG.format(),
-            Platform.WSL2,
-            id="own kernel",
-        ),
-        pytest.param(
-            '[env]\nWSL_DISTRO_NAME = "x"\n' + KERNEL.format("6.6.0-mine"),
-            Platform.LINUX,
-            id="own kernel, no GPU device",
-        ),
-        pytest.param(KERNEL.format("6.6.0-azure") + DXG.format(), Platform.LINUX, id="the device without other signs"),
-        pytest.param(UNAME.format("Darwin 24.6.0 arm64"), Platform.MACOS, id="macOS"),
-        pytest.param('[env]\nOS = "Windows_NT"\n', Platform.WINDOWS, id="Windows"),
-        pytest.param(
-            '[env]\nOS = "Windows_NT"\n' + KERNEL.format("6.8.0"), Platform.LINUX, id="a leaked Windows variable"
-        ),
-    ],
+@cases(
+    "text, platform",
+    {
+        "plain Linux": (KERNEL.format("6.8.0-87-generic"), Platform.LINUX),
+        "WSL 2": (KERNEL.format("5.15.167.4-microsoft-standard-WSL2"), Platform.WSL2),
+        "WSL 1": (KERNEL.format("4.4.0-19041-Microsoft"), Platform.WSL1),
+        "own kernel": ('[env]\nWSL_DISTRO_NAME = "x"\n' + KERNEL.format("6.6.0-mine") + DXG.format(), Platform.WSL2),
+        "own kernel, no GPU device": ('[env]\nWSL_DISTRO_NAME = "x"\n' + KERNEL.format("6.6.0-mine"), Platform.LINUX),
+        "the device without other signs": (KERNEL.format("6.6.0-azure") + DXG.format(), Platform.LINUX),
+        "macOS": (UNAME.format("Darwin 24.6.0 arm64"), Platform.MACOS),
+        "Windows": ('[env]\nOS = "Windows_NT"\n', Platform.WINDOWS),
+        "a leaked Windows variable": ('[env]\nOS = "Windows_NT"\n' + KERNEL.format("6.8.0"), Platform.LINUX),
+    },
 )
 def test_the_platform_is_known_by_its_kernel(tmp_path, text, platform):
     assert read_platform(written(tmp_path, text)) is platform

@@ -3,6 +3,7 @@ import pytest
 from devkit.facts.gpu import FailedGpu, Gpu, GpuHealth
 from devkit.facts.values import Unknown
 from devkit.probe.gpu.nvml import format_sysfs_address, parse_gpu_health, read_nvml
+from tests.cases import cases
 
 CALLS = {
     "nvmlDeviceGetPersistenceMode": "persistence",
@@ -92,26 +93,28 @@ def test_links_without_errors_take_no_second_reading(with_nvml):
     assert isinstance(gpu.health.nvlink_errors_per_s, Unknown)
 
 
-@pytest.mark.parametrize(
-    ("mask", "faults"),
-    [
-        pytest.param(0b10101010 | 1 << 8, (), id="full bandwidth, sound routes, right configuration"),
-        pytest.param(0b01, ("degraded-bandwidth",), id="degraded bandwidth"),
-        pytest.param(0b01 << 4, ("route-unhealthy",), id="unhealthy routes"),
-        pytest.param(0b0101, ("degraded-bandwidth", "route-recovery"), id="two at once"),
-        pytest.param(4 << 8, ("no-partition",), id="no partition"),
-        pytest.param(5 << 8, ("insufficient-nvlinks",), id="too few links"),
-        pytest.param(15 << 8, (), id="a value that nobody knows yet"),
-    ],
+def fabric(mask):
+    return {"fabric": str(mask)}
+
+
+@cases(
+    "given, field, value",
+    {
+        "sound routes": (fabric(0b10101010 | 1 << 8), "fabric_faults", ()),
+        "degraded bandwidth": (fabric(0b01), "fabric_faults", ("degraded-bandwidth",)),
+        "unhealthy routes": (fabric(0b01 << 4), "fabric_faults", ("route-unhealthy",)),
+        "two at once": (fabric(0b0101), "fabric_faults", ("degraded-bandwidth", "route-recovery")),
+        "no partition": (fabric(4 << 8), "fabric_faults", ("no-partition",)),
+        "too few links": (fabric(5 << 8), "fabric_faults", ("insufficient-nvlinks",)),
+        "a value that nobody knows yet": (fabric(15 << 8), "fabric_faults", ()),
+        "too many errors of SRAM": ({"sram": "1"}, "sram_threshold_exceeded", True),
+        "a damaged record": ({"fail": "nvmlDeviceGetInforomConfigurationChecksum=14"}, "inforom_ok", False),
+        "an older driver": ({"fail": "nvmlDeviceGetCurrentClocksEventReasons=13"}, "clock_reasons", ("gpu-idle",)),
+    },
 )
-def test_the_health_mask_of_the_fabric(with_nvml, mask, faults):
-    (gpu,) = ask(with_nvml(fabric=str(mask))).gpus
-    assert gpu.health.fabric_faults == faults
-
-
-def test_the_threshold_of_sram_errors(with_nvml):
-    (gpu,) = ask(with_nvml(sram="1")).gpus
-    assert gpu.health.sram_threshold_exceeded is True
+def test_what_nvml_reports_of_a_gpu(with_nvml, given, field, value):
+    (gpu,) = ask(with_nvml(**given)).gpus
+    assert getattr(gpu.health, field) == value
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -133,16 +136,6 @@ def test_a_gpu_that_is_lost_while_its_health_is_read_is_lost(with_nvml):
 def test_a_hang_in_a_reading_costs_that_gpu_alone(with_nvml):
     answer = ask(with_nvml(gpus=3, fail="nvmlDeviceGetPowerUsage@1=hang"), deadline_s=2.0)
     assert [type(gpu) for gpu in answer.gpus] == [Gpu, FailedGpu, Gpu]
-
-
-def test_a_damaged_record_is_known_by_its_return_value(with_nvml):
-    (gpu,) = ask(with_nvml(fail="nvmlDeviceGetInforomConfigurationChecksum=14")).gpus
-    assert gpu.health.inforom_ok is False
-
-
-def test_an_older_driver_knows_the_clock_reasons_by_another_name(with_nvml):
-    (gpu,) = ask(with_nvml(fail="nvmlDeviceGetCurrentClocksEventReasons=13")).gpus
-    assert gpu.health.clock_reasons == ("gpu-idle",)
 
 
 def test_retired_pages_are_read_of_a_gpu_that_remaps_no_rows():
@@ -180,12 +173,6 @@ def test_processes_are_named_by_the_kernel_and_memory_may_be_hidden():
     assert isinstance(health.processes[0].memory_bytes, Unknown)
 
 
-@pytest.mark.parametrize(
-    ("nvml", "sysfs"),
-    [
-        pytest.param("00000000:01:00.0", "0000:01:00.0", id="eight digits of domain"),
-        pytest.param("0000000F:C1:00.0", "000f:c1:00.0", id="another domain, in capitals"),
-    ],
-)
-def test_addresses_are_written_as_sysfs_does(nvml, sysfs):
-    assert format_sysfs_address(nvml) == sysfs
+def test_addresses_are_written_as_sysfs_does():
+    assert format_sysfs_address("00000000:01:00.0") == "0000:01:00.0"
+    assert format_sysfs_address("0000000F:C1:00.0") == "000f:c1:00.0"

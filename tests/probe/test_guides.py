@@ -10,6 +10,7 @@ from devkit.probe.host import LocalHost
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.reader import read_local_guide, read_local_imports
 from devkit.solver.project import list_choices
+from tests.cases import cases
 from tests.engine.test_dependencies import CONTENT_HASH, POETRY
 
 from .test_dependencies import asked, limits, read
@@ -81,26 +82,22 @@ optional-dependencies = {cuda = ["cuequivariance"], all = ["torch==2.6.0"], dev 
 """
 
 
-@pytest.mark.parametrize(
-    ("guide", "extras"),
-    [
+@cases(
+    "guide, extras",
+    {
         # https://github.com/jwohlwend/boltz/blob/main/README.md
-        pytest.param("Install with\n```\npip install fold_it[cuda] -U\n```\n", ("cuda",), id="its name"),
+        "its name": ("Install with\n```\npip install fold_it[cuda] -U\n```\n", ("cuda",)),
         # https://github.com/black-forest-labs/flux/blob/main/README.md
-        pytest.param('cd x\npip install -e ".[all]"\npip install -e ".[cuda]"\n', ("all",), id="the first command"),
-        pytest.param(
-            "pip install 'numpy>=1' ./[cuda,dev,gone]\n", ("cuda", "dev"), id="several, and one that is not there"
-        ),
-        pytest.param("uv sync --extra cuda --extra=dev\n", ("cuda", "dev"), id="uv"),
-        pytest.param("uv sync --all-extras --index https://a.example\n", ("cuda", "all", "dev"), id="uv, every extra"),
-        pytest.param("pip install -e .\npip install -e .[cuda]\n", (), id="without extras first"),
-        pytest.param("## Development\npip install -e .[dev]\n", (), id="another purpose"),
-        pytest.param("## Quick start / Demo\npip install -e .[cuda]\n", ("cuda",), id="two purposes"),
-        pytest.param(
-            "## With Docker\npip install .[dev]\n## Without Docker\npip install .[cuda]\n", ("cuda",), id="llm-foundry"
-        ),
-        pytest.param("pip install other[cuda] ./part[cuda] ../[cuda]\n", (), id="other projects"),
-    ],
+        "the first command": ('cd x\npip install -e ".[all]"\npip install -e ".[cuda]"\n', ("all",)),
+        "several, and one that is not there": ("pip install 'numpy>=1' ./[cuda,dev,gone]\n", ("cuda", "dev")),
+        "uv": ("uv sync --extra cuda --extra=dev\n", ("cuda", "dev")),
+        "uv, every extra": ("uv sync --all-extras --index https://a.example\n", ("cuda", "all", "dev")),
+        "without extras first": ("pip install -e .\npip install -e .[cuda]\n", ()),
+        "another purpose": ("## Development\npip install -e .[dev]\n", ()),
+        "two purposes": ("## Quick start / Demo\npip install -e .[cuda]\n", ("cuda",)),
+        "llm-foundry": ("## With Docker\npip install .[dev]\n## Without Docker\npip install .[cuda]\n", ("cuda",)),
+        "other projects": ("pip install other[cuda] ./part[cuda] ../[cuda]\n", ()),
+    },
 )
 def test_a_project_gets_the_extras_that_its_guide_installs_first(tmp_path, guide, extras):
     found = read(tmp_path, {"pyproject.toml": PROJECT, "README.md": guide})

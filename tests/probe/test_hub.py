@@ -13,7 +13,8 @@ from devkit.probe.documents import strip_url_credentials
 from devkit.probe.host import LocalHost
 from devkit.probe.hub import read_hub, read_hub_call
 from tests.hosts import written
-from tests.probe.hubs import closed_port, hub, own_certificate
+from tests.loopback import find_free_port
+from tests.probe.hubs import hub, own_certificate
 
 # The hub's settings: where a token comes from and what shape it has, never the token.
 
@@ -228,7 +229,7 @@ def test_an_answer_about_the_door_survives_a_model_that_hangs(ask):
 
 
 def test_a_closed_port(ask):
-    assert ask(f"http://127.0.0.1:{closed_port()}").failure == "refused"
+    assert ask(f"http://127.0.0.1:{find_free_port()}").failure == "refused"
 
 
 @pytest.mark.parametrize("endpoint", ["hf-mirror.com", "gopher://x", "http://[bad"])
@@ -239,7 +240,7 @@ def test_an_address_that_is_none_is_no_crash(ask, endpoint):
 
 
 def test_a_proxy_that_is_not_there(ask):
-    port = closed_port()
+    port = find_free_port()
     with hub() as url:
         found = ask(url, http_proxy=f"http://127.0.0.1:{port}", no_proxy="")
     assert found.failure == "refused"

@@ -25,6 +25,7 @@ from devkit.probe.project.reader import (
     read_local_dependencies,
     read_local_imports,
 )
+from tests.cases import cases
 
 # What programs import and no file of the project asks for.
 
@@ -139,45 +140,34 @@ def read(folder, files):
     return read_local_dependencies(str(folder))
 
 
-@pytest.mark.parametrize(
-    ("files", "framework", "because"),
-    [
-        pytest.param({}, "torch", "", id="an empty folder"),
-        pytest.param({"requirements.txt": "transformers\ntorch\n"}, "torch", "requirements.txt:2", id="torch"),
-        pytest.param({"requirements.txt": "jax\ntorchvision\n"}, "torch", "torchvision", id="torch goes first"),
-        pytest.param({"requirements.txt": "numpy\nflax>=0.8\n"}, "jax", "requirements.txt:2 names flax", id="JAX"),
-        pytest.param({"requirements.txt": "tensorflow<2.11\n"}, "tensorflow", "tensorflow", id="TensorFlow"),
-        pytest.param(
-            {"requirements.txt": "transformers\n"}, "torch", "names transformers", id="what needs a framework"
-        ),
-        pytest.param({"requirements.txt": "transformers\noptax\n"}, "jax", "optax", id="and has one"),
-        pytest.param({"requirements.txt": "keras\n", "a.py": "import torch\n"}, "torch", "a.py:1", id="Keras on torch"),
-        pytest.param(
-            {"setup.py": "from setuptools import setup\nsetup(install_requires=read())\n"}, "torch", "", id="computed"
-        ),
-        pytest.param({"train.py": "import os\nimport jax.numpy as jnp\n"}, "jax", "train.py:2", id="an import"),
-        pytest.param({"train.py": "try:\n    import jax\nexcept ImportError:\n    pass\n"}, "torch", "", id="if there"),
-        pytest.param(
-            {"requirements.txt": "numpy\n", "run.py": "import tensorflow as tf\n"},
-            "tensorflow",
-            "run.py:1",
-            id="untold",
-        ),
-        pytest.param({"CMakeLists.txt": CMAKE}, "cuda", "CMakeLists.txt:2", id="a language of CMake"),
-        pytest.param(
-            {"CMakeLists.txt": "# CUDA\nfind_package(\n  CUDAToolkit REQUIRED)\n"}, "cuda", ":3", id="a toolkit"
-        ),
-        pytest.param({"src/CMakeLists.txt": "enable_language(CUDA)\n"}, "cuda", "src/CMakeLists.txt:1", id="a folder"),
-        pytest.param({"Makefile": "run: a.cu\n\tnvcc -o run a.cu\n"}, "cuda", "Makefile:2", id="a Makefile"),
-        pytest.param({"CMakeLists.txt": CMAKE, "a.py": "import torch\n"}, "torch", "a.py:1", id="a torch extension"),
-        pytest.param({"CMakeLists.txt": CMAKE, "requirements.txt": "numpy\n"}, "cuda", "CMake", id="with its tools"),
-        pytest.param({"CMakeLists.txt": "project(fast CXX)\n# CUDA\n"}, "none", "CMakeLists.txt", id="C++"),
-        pytest.param({"requirements.txt": "requests\n"}, "none", "requirements.txt", id="Python alone"),
-        pytest.param({"Cargo.toml": "[package]\n"}, "none", "Cargo.toml", id="Rust"),
-        pytest.param({"go.mod": "module a\n"}, "none", "go.mod", id="Go"),
-        pytest.param({"package.json": "{}"}, "none", "package.json", id="JavaScript"),
-        pytest.param({"notes.txt": "jax"}, "torch", "", id="nothing that says it"),
-    ],
+@cases(
+    "files, framework, because",
+    {
+        "an empty folder": ({}, "torch", ""),
+        "torch": ({"requirements.txt": "transformers\ntorch\n"}, "torch", "requirements.txt:2"),
+        "torch goes first": ({"requirements.txt": "jax\ntorchvision\n"}, "torch", "torchvision"),
+        "JAX": ({"requirements.txt": "numpy\nflax>=0.8\n"}, "jax", "requirements.txt:2 names flax"),
+        "TensorFlow": ({"requirements.txt": "tensorflow<2.11\n"}, "tensorflow", "tensorflow"),
+        "what needs a framework": ({"requirements.txt": "transformers\n"}, "torch", "names transformers"),
+        "and has one": ({"requirements.txt": "transformers\noptax\n"}, "jax", "optax"),
+        "Keras on torch": ({"requirements.txt": "keras\n", "a.py": "import torch\n"}, "torch", "a.py:1"),
+        "computed": ({"setup.py": "from setuptools import setup\nsetup(install_requires=read())\n"}, "torch", ""),
+        "an import": ({"train.py": "import os\nimport jax.numpy as jnp\n"}, "jax", "train.py:2"),
+        "if there": ({"train.py": "try:\n    import jax\nexcept ImportError:\n    pass\n"}, "torch", ""),
+        "untold": ({"requirements.txt": "numpy\n", "run.py": "import tensorflow as tf\n"}, "tensorflow", "run.py:1"),
+        "a language of CMake": ({"CMakeLists.txt": CMAKE}, "cuda", "CMakeLists.txt:2"),
+        "a toolkit": ({"CMakeLists.txt": "# CUDA\nfind_package(\n  CUDAToolkit REQUIRED)\n"}, "cuda", ":3"),
+        "a folder": ({"src/CMakeLists.txt": "enable_language(CUDA)\n"}, "cuda", "src/CMakeLists.txt:1"),
+        "a Makefile": ({"Makefile": "run: a.cu\n\tnvcc -o run a.cu\n"}, "cuda", "Makefile:2"),
+        "a torch extension": ({"CMakeLists.txt": CMAKE, "a.py": "import torch\n"}, "torch", "a.py:1"),
+        "with its tools": ({"CMakeLists.txt": CMAKE, "requirements.txt": "numpy\n"}, "cuda", "CMake"),
+        "C++": ({"CMakeLists.txt": "project(fast CXX)\n# CUDA\n"}, "none", "CMakeLists.txt"),
+        "Python alone": ({"requirements.txt": "requests\n"}, "none", "requirements.txt"),
+        "Rust": ({"Cargo.toml": "[package]\n"}, "none", "Cargo.toml"),
+        "Go": ({"go.mod": "module a\n"}, "none", "go.mod"),
+        "JavaScript": ({"package.json": "{}"}, "none", "package.json"),
+        "nothing that says it": ({"notes.txt": "jax"}, "torch", ""),
+    },
 )
 def test_the_framework_is_read_from_the_files(tmp_path, files, framework, because):
     found = read(tmp_path, files)
@@ -237,37 +227,27 @@ def find(folder, **files):
     return find_system_packages(ProjectFiles(LocalHost(), str(folder)), ["server/requirements.txt"])
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "names"),
-    [
-        pytest.param(
-            "Dockerfile", "FROM x\nRUN apt-get update && apt-get install -y ffmpeg\n", "ffmpeg", id="one line"
-        ),
-        pytest.param(
+@cases(
+    "path, text, names",
+    {
+        "one line": ("Dockerfile", "FROM x\nRUN apt-get update && apt-get install -y ffmpeg\n", "ffmpeg"),
+        "continued, with a comment and a version": (
             "Dockerfile",
             "FROM x\nRUN apt-get install -y --no-install-recommends \\\n    # sound\n    sox \\\n    libsox-dev=14.4 \\\n && rm -rf /x\n",
             "sox libsox-dev",
-            id="continued, with a comment and a version",
         ),
-        pytest.param(
-            "Dockerfile", "FROM x\nRUN <<EOF\napt-get update\napt-get install -y sox\nEOF\n", "sox", id="heredoc"
-        ),
-        pytest.param("Dockerfile", "FROM x\n# RUN apt-get install sox\n", "", id="only a comment"),
-        pytest.param("Dockerfile", "FROM x\nRUN apt-get install -y $PACKAGES ${MORE} sox\n", "sox", id="variables"),
-        pytest.param("server/Dockerfile", "FROM x\nRUN apt install sox\n", "sox", id="beside the list that counts"),
-        pytest.param("other/Dockerfile", "FROM x\nRUN apt install sox\n", "", id="of another program"),
-        pytest.param("docker/cuda.Dockerfile", "FROM x\nRUN apt install sox\n", "sox", id="in a folder, by its end"),
-        pytest.param(
-            ".github/workflows/test.yml",
-            "- run: |\n    sudo apt-get install -y sox \\\n      swig\n",
-            "sox swig",
-            id="CI",
-        ),
-        pytest.param("README.md", "# on Ubuntu\nsudo apt update && sudo apt install ffmpeg\n", "ffmpeg", id="guide"),
-        pytest.param("README.md", "Run `apt install sox`, then go on.\n", "sox", id="in the middle of a sentence"),
-        pytest.param("README.md", "Run `pip install sox`, or `brew install ffmpeg`.\n", "", id="other installers"),
-        pytest.param(".devcontainer/Dockerfile", "FROM x\nRUN apt-get install sox\n", "", id="devkit's own output"),
-    ],
+        "heredoc": ("Dockerfile", "FROM x\nRUN <<EOF\napt-get update\napt-get install -y sox\nEOF\n", "sox"),
+        "only a comment": ("Dockerfile", "FROM x\n# RUN apt-get install sox\n", ""),
+        "variables": ("Dockerfile", "FROM x\nRUN apt-get install -y $PACKAGES ${MORE} sox\n", "sox"),
+        "beside the list that counts": ("server/Dockerfile", "FROM x\nRUN apt install sox\n", "sox"),
+        "of another program": ("other/Dockerfile", "FROM x\nRUN apt install sox\n", ""),
+        "in a folder, by its end": ("docker/cuda.Dockerfile", "FROM x\nRUN apt install sox\n", "sox"),
+        "CI": (".github/workflows/test.yml", "- run: |\n    sudo apt-get install -y sox \\\n      swig\n", "sox swig"),
+        "guide": ("README.md", "# on Ubuntu\nsudo apt update && sudo apt install ffmpeg\n", "ffmpeg"),
+        "in the middle of a sentence": ("README.md", "Run `apt install sox`, then go on.\n", "sox"),
+        "other installers": ("README.md", "Run `pip install sox`, or `brew install ffmpeg`.\n", ""),
+        "devkit's own output": (".devcontainer/Dockerfile", "FROM x\nRUN apt-get install sox\n", ""),
+    },
 )
 def test_finds_the_names(tmp_path, path, text, names):
     assert [each.name for each in find(tmp_path, **{path: text})] == names.split()
@@ -284,20 +264,18 @@ def test_tells_file_and_line_and_each_name_once(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("call", "names"),
-    [
-        pytest.param("subprocess.run(['sox', path])", "sox", id="a list"),
-        pytest.param("sp.check_output(('git', 'log'))", "git", id="a tuple"),
-        pytest.param(
-            "subprocess.Popen(f'ffmpeg -i {path} | tee x', shell=True)", "ffmpeg", id="up to what is computed"
-        ),
-        pytest.param("os.system('wget ' + url)", "wget", id="a sum"),
-        pytest.param("os.system('sudo A=1 unzip {} && rm {}'.format(a, b))", "unzip rm", id="steps of a shell"),
-        pytest.param("shutil.which('java')", "java", id="looked for"),
-        pytest.param("subprocess.run([tool, path]); os.system(f'{tool} x'); run('gone')", "", id="only computed"),
-        pytest.param("subprocess.run(['./own.sh']); subprocess.run([])", "", id="the project's own"),
-    ],
+@cases(
+    "call, names",
+    {
+        "a list": ("subprocess.run(['sox', path])", "sox"),
+        "a tuple": ("sp.check_output(('git', 'log'))", "git"),
+        "up to what is computed": ("subprocess.Popen(f'ffmpeg -i {path} | tee x', shell=True)", "ffmpeg"),
+        "a sum": ("os.system('wget ' + url)", "wget"),
+        "steps of a shell": ("os.system('sudo A=1 unzip {} && rm {}'.format(a, b))", "unzip rm"),
+        "looked for": ("shutil.which('java')", "java"),
+        "only computed": ("subprocess.run([tool, path]); os.system(f'{tool} x'); run('gone')", ""),
+        "the project's own": ("subprocess.run(['./own.sh']); subprocess.run([])", ""),
+    },
 )
 def test_finds_the_programs_that_code_starts(tmp_path, call, names):
     (tmp_path / "train.py").write_text(f"import os\n{call}\n")

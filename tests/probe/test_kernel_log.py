@@ -5,6 +5,7 @@ import pytest
 from devkit.facts.gpu import KernelLog
 from devkit.facts.values import Unknown
 from devkit.probe.gpu.kernel_log import JOURNAL, MAX_LINES, read_kernel_log
+from tests.cases import cases
 from tests.hosts import written
 
 GPU_ON_BUS = """
@@ -62,26 +63,20 @@ def test_a_report_is_known_in_all_its_shapes(tmp_path, text, number, address):
 FALLEN = "NVRM: The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:26b5) installed in this system has fallen off the bus and is"
 
 
-@pytest.mark.parametrize(
+@cases(
     "lines",
-    [
-        pytest.param(
-            (
-                said("NVRM: The NVIDIA GPU 0000:b3:00.0"),
-                "               NVRM: (PCI ID: 10de:26b5) installed in this system has",
-                "               NVRM: fallen off the bus and is not responding to commands.",
-            ),
-            id="one message of three lines",
+    {
+        "one message of three lines": (
+            said("NVRM: The NVIDIA GPU 0000:b3:00.0"),
+            "               NVRM: (PCI ID: 10de:26b5) installed in this system has",
+            "               NVRM: fallen off the bus and is not responding to commands.",
         ),
-        pytest.param(
-            (
-                said("NVRM: The NVIDIA GPU 0000:b3:00.0"),
-                said("NVRM: (PCI ID: 10de:26b5) installed in this system has"),
-                said("NVRM: fallen off the bus and is not responding to commands."),
-            ),
-            id="three messages",
+        "three messages": (
+            said("NVRM: The NVIDIA GPU 0000:b3:00.0"),
+            said("NVRM: (PCI ID: 10de:26b5) installed in this system has"),
+            said("NVRM: fallen off the bus and is not responding to commands."),
         ),
-    ],
+    },
 )
 def test_a_gpu_off_the_bus_without_a_number_counts_as_79(tmp_path, lines):
     (xid,) = journal(tmp_path, *lines).xids

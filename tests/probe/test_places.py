@@ -5,6 +5,7 @@ import pytest
 from devkit.probe.host import LocalHost
 from devkit.probe.project.places import drop_repeated, locate_excerpt, locate_setting, locate_values, locate_words
 from devkit.probe.project.scopes import list_scoped
+from tests.cases import cases
 
 COMPOSE = """services:
   app:
@@ -69,60 +70,52 @@ def test_the_setting_that_compose_names_is_found(folder, words, settings):
     assert locate_words(LocalHost(), folder, words) == settings
 
 
-@pytest.mark.parametrize(
-    ("files", "words", "places"),
-    [
-        pytest.param(
+@cases(
+    "files, words, places",
+    {
+        "a key of a file that another names": (
             {"compose.yaml": "include: [more/b.yaml]\n", "more/b.yaml": "services:\n  base: {image: x}\n"},
             'service "base" not found',
             ["services.base in more/b.yaml:2"],
-            id="a key of a file that another names",
         ),
-        pytest.param(
+        "a folder above the path": (
             {"compose.yaml": "services:\n  a:\n    build: ./d\n", "d/Dockerfile": "FROM x\nENV HOME=/root\n"},
             "mkdir: can't create '/root/.cache/': denied",
             ["ENV in d/Dockerfile:2"],
-            id="a folder above the path",
         ),
-        pytest.param(
+        "a variable that Compose lacks": (
             {"compose.yaml": "services:\n  a:\n    image: x:${TAG}\n    command: [a, $$TAG]\n"},
             'invalid reference "x:${TAG}"',
             ["services.a.image in compose.yaml:3 (TAG is not set: set TAG in .env, or write a default)"],
-            id="a variable that Compose lacks",
         ),
-        pytest.param(
+        "a variable of .env": (
             {"compose.yaml": "services:\n  a:\n    image: x:${TAG}\n", ".env": "TAG=1\n"},
             'invalid reference "x:${TAG}"',
             ["services.a.image in compose.yaml:3"],
-            id="a variable of .env",
         ),
-        pytest.param(
+        "variables that are alternatives": (
             {".devcontainer.json": '{"mounts": ["source=${localEnv:HOME}${localEnv:GONE},target=/d"]}'},
             "cannot mount at '/d'",
             ["mounts in .devcontainer.json:1"],
-            id="variables that are alternatives",
         ),
-        pytest.param(
+        "a script of the project": (
             {".devcontainer.json": '{"postCreateCommand": "sh up.sh"}', "up.sh": "set -e\ncp c/a.yaml b\n"},
             "cp: can't stat 'c/a.yaml': No such file or directory",
             ["command in up.sh:2"],
-            id="a script of the project",
         ),
-        pytest.param(
+        "the whole path before its folder": (
             {"Dockerfile": "FROM x\nENV HOME=/root\nRUN touch /root/a\n"},
             "touch: /root/a: denied",
             ["RUN in Dockerfile:3"],
-            id="the whole path before its folder",
         ),
-        pytest.param(
+        "two dollars are one": (
             {"compose.yaml": "services:\n  a:\n    command: echo $$TAG\n"},
             "cannot run 'echo $$TAG'",
             ["services.a.command in compose.yaml:3"],
-            id="two dollars are one",
         ),
-        pytest.param({"compose.yaml": "x: 1\n"}, "the image could not be built", [], id="words of a sentence"),
-        pytest.param({"compose.yaml": "x: ../Dockerfile\n"}, "../Dockerfile", [], id="outside"),
-    ],
+        "words of a sentence": ({"compose.yaml": "x: 1\n"}, "the image could not be built", []),
+        "outside": ({"compose.yaml": "x: ../Dockerfile\n"}, "../Dockerfile", []),
+    },
 )
 def test_what_a_programs_words_repeat_is_found(tmp_path, monkeypatch, files, words, places):
     monkeypatch.setenv("HOME", "/home/me")

@@ -9,6 +9,7 @@ from devkit.facts.project import FileState, Origin, RequestForm
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import CONTAINER_FILE_NAMES
 from devkit.probe.project.reader import read_project
+from tests.cases import cases
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, read, service
 from tests.hosts import MACHINES, written
 from tests.hosts.golden import expected_facts
@@ -101,30 +102,26 @@ def test_windows_paths_are_read(tmp_path):
     assert read_project(host, project="C:\\w").dev_containers[0].image.value == "a"
 
 
-@pytest.mark.parametrize(
-    ("text", "form", "count", "ids"),
-    [
-        pytest.param("gpus: all", RequestForm.GPUS_KEY, "all", (), id="gpus: all"),
-        pytest.param("gpus: [{driver: nvidia, count: 2}]", RequestForm.GPUS_KEY, "2", (), id="gpus as a list"),
-        pytest.param("runtime: nvidia", RequestForm.RUNTIME, "", (), id="the runtime"),
-        pytest.param(
-            "devices: ['nvidia.com/gpu=0']", RequestForm.CDI, "", ("nvidia.com/gpu=0",), id="a CDI name of a device"
-        ),
-        pytest.param(
+@cases(
+    "text, form, count, ids",
+    {
+        "gpus: all": ("gpus: all", RequestForm.GPUS_KEY, "all", ()),
+        "gpus as a list": ("gpus: [{driver: nvidia, count: 2}]", RequestForm.GPUS_KEY, "2", ()),
+        "the runtime": ("runtime: nvidia", RequestForm.RUNTIME, "", ()),
+        "a CDI name of a device": ("devices: ['nvidia.com/gpu=0']", RequestForm.CDI, "", ("nvidia.com/gpu=0",)),
+        "a reservation by numbers": (
             "deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ['0', '3']}]}}}",
             RequestForm.RESERVATION,
             "",
             ("0", "3"),
-            id="a reservation by numbers",
         ),
-        pytest.param(
+        "a reservation by CDI": (
             "deploy: {resources: {reservations: {devices: [{driver: cdi, device_ids: [nvidia.com/gpu=all]}]}}}",
             RequestForm.RESERVATION,
             "",
             ("nvidia.com/gpu=all",),
-            id="a reservation by CDI",
         ),
-    ],
+    },
 )
 def test_every_form_of_a_request_in_compose(tmp_path, text, form, count, ids):
     project = read(tmp_path, {"compose.yaml": f"services:\n  a:\n    image: b\n    {text}\n"})
@@ -245,27 +242,22 @@ def test_a_command_that_repeats_an_installation_counts_once(tmp_path):
     assert [one.requirements[0].name for one in found.dev_containers[0].installs] == ["torch"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "found"),
-    [
-        pytest.param("requirements.txt", "numpy\ntorch==2.9.1 # x\n", [("torch", "==2.9.1", 2)], id="requirements.txt"),
-        pytest.param("requirements-gpu.txt", "--hash=x\nbitsandbytes\n", [("bitsandbytes", "", 2)], id="another name"),
-        pytest.param(
-            "pyproject.toml", '[project]\ndependencies = [\n "torch>=2",\n]\n', [("torch", ">=2", 3)], id="pyproject"
-        ),
-        pytest.param(
+@cases(
+    "name, text, found",
+    {
+        "requirements.txt": ("requirements.txt", "numpy\ntorch==2.9.1 # x\n", [("torch", "==2.9.1", 2)]),
+        "another name": ("requirements-gpu.txt", "--hash=x\nbitsandbytes\n", [("bitsandbytes", "", 2)]),
+        "pyproject": ("pyproject.toml", '[project]\ndependencies = [\n "torch>=2",\n]\n', [("torch", ">=2", 3)]),
+        "an extra": (
             "pyproject.toml",
             "[project.optional-dependencies]\ngpu = [\"vllm; python_version>'3.9'\"]\n",
             [("vllm", "", 2)],
-            id="an extra",
         ),
-        pytest.param(
-            "pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^2"\n', [("torch", "", 2)], id="Poetry's table"
-        ),
-        pytest.param("environment.yml", "dependencies:\n  - torch==2.9\n", [("torch", "==2.9", 2)], id="conda"),
-        pytest.param("requirements.txt", "numpy\n", [], id="nothing for GPUs"),
-        pytest.param("notes.txt", "torch\n", [], id="another file"),
-    ],
+        "Poetry's table": ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^2"\n', [("torch", "", 2)]),
+        "conda": ("environment.yml", "dependencies:\n  - torch==2.9\n", [("torch", "==2.9", 2)]),
+        "nothing for GPUs": ("requirements.txt", "numpy\n", []),
+        "another file": ("notes.txt", "torch\n", []),
+    },
 )
 def test_requirement_files_name_their_gpu_packages(tmp_path, name, text, found):
     project = read(tmp_path, {name: text})

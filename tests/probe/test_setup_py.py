@@ -9,6 +9,7 @@ from devkit.probe.dependencies.local_builds import find_local_builds
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.reader import read_dependencies
+from tests.cases import cases
 from tests.probe.test_dependencies import PROJECT, asked, read, unread
 
 # What setup.py hands to setup(), as far as its text says it. Nothing of it runs.
@@ -59,23 +60,20 @@ def test_hugging_faces_table_of_requirements_is_read_with_its_extras(tmp_path):
     assert (unread(found), found.is_computed) == ({}, False)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(
+@cases(
+    "text, expected",
+    {
+        "a list that grows": (
             "N = ['a>=1']\nN += ['b']\nN.append('c')\nN.extend(['d'])\nN = N + ['e']\nsetup(install_requires=N)",
             "a>=1 b c d e",
-            id="a list that grows",
         ),
-        pytest.param("N = ('a', *('b', 'c'))\nsetup(install_requires=N)", "a b c", id="tuples in one another"),
-        pytest.param("setup(install_requires='\\na\\n# no\\nb==1')", "a b==1", id="lines"),
-        pytest.param("O = {'install_requires': ['a']}\nsetup(**O)", "a", id="its keywords as a dictionary"),
-        pytest.param(
-            "N: list[str] = ['a']\nimport setuptools\nsetuptools.setup(install_requires=N)", "a", id="annotated"
-        ),
-        pytest.param("N = ('b', 'a')\nsetup(install_requires=list(N))", "b a", id="a copy, as in diffusers"),
-        pytest.param("D = {'x': ['a', 'b']}\nsetup(install_requires=D['x'])", "a b", id="a dictionary of lists"),
-    ],
+        "tuples in one another": ("N = ('a', *('b', 'c'))\nsetup(install_requires=N)", "a b c"),
+        "lines": ("setup(install_requires='\\na\\n# no\\nb==1')", "a b==1"),
+        "its keywords as a dictionary": ("O = {'install_requires': ['a']}\nsetup(**O)", "a"),
+        "annotated": ("N: list[str] = ['a']\nimport setuptools\nsetuptools.setup(install_requires=N)", "a"),
+        "a copy, as in diffusers": ("N = ('b', 'a')\nsetup(install_requires=list(N))", "b a"),
+        "a dictionary of lists": ("D = {'x': ['a', 'b']}\nsetup(install_requires=D['x'])", "a b"),
+    },
 )
 def test_what_literals_are_put_together_to_is_read(tmp_path, text, expected):
     found, dependencies = needs(tmp_path, text)
@@ -100,25 +98,22 @@ def test_a_list_that_setup_py_reads_is_read_from_its_file(tmp_path, text):
     assert (unread(found), found.is_computed) == ({}, False)
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "expected"),
-    [
-        pytest.param(
-            "N = ['torch==2.4.1', open('x').read()]\nsetup(install_requires=N)", 1, ["torch==2.4.1"], id="one"
-        ),
-        pytest.param("N = ['a']\nif x:\n    N.append('b')\nsetup(install_requires=N)", 2, ["a"], id="on a condition"),
-        pytest.param("if x:\n    N = ['b']\nsetup(install_requires=N)", 1, [], id="by a branch"),
-        pytest.param("setup(install_requires=[f() for f in g])", 1, [], id="by calls"),
-        pytest.param("setup(**load())", 1, [], id="all of it"),
-        pytest.param("def f(n):\n    return f(n)\nsetup(install_requires=f('a'))", 3, [], id="without end"),
-        pytest.param("N = M\nM = N\nsetup(install_requires=[N])", 1, [], id="in a circle"),
-        pytest.param(
+@cases(
+    "text, line, expected",
+    {
+        "one": ("N = ['torch==2.4.1', open('x').read()]\nsetup(install_requires=N)", 1, ["torch==2.4.1"]),
+        "on a condition": ("N = ['a']\nif x:\n    N.append('b')\nsetup(install_requires=N)", 2, ["a"]),
+        "by a branch": ("if x:\n    N = ['b']\nsetup(install_requires=N)", 1, []),
+        "by calls": ("setup(install_requires=[f() for f in g])", 1, []),
+        "all of it": ("setup(**load())", 1, []),
+        "without end": ("def f(n):\n    return f(n)\nsetup(install_requires=f('a'))", 3, []),
+        "in a circle": ("N = M\nM = N\nsetup(install_requires=[N])", 1, []),
+        "either of two lists": (
             "N = ['a']\nif X:\n    N = ['b']\nelse:\n    N = ['c']\nsetup(install_requires=N)",
             2,
             [],
-            id="either of two lists",
         ),
-    ],
+    },
 )
 def test_what_only_running_it_tells_is_named_and_left_to_the_build(tmp_path, text, line, expected):
     found, dependencies = needs(tmp_path, text)
@@ -173,24 +168,19 @@ def test_an_extension_is_read_and_not_run(tmp_path):
     assert found == (LocalBuild(".", "tiny-ext", "setup.py:3", has_cuda=True, requires=(), cxx=17),)
 
 
-@pytest.mark.parametrize(
-    ("files", "origin"),
-    [
-        pytest.param({"setup.py": "from setuptools import setup\nsetup()\n"}, "", id="an ordinary package"),
-        pytest.param({"setup.py": "def make():\n    import torch\n"}, "setup.py:2", id="an import in a function"),
-        pytest.param(
-            {"setup.py": "from torchvision import x\nimport torchlike\n"}, "", id="names that only begin alike"
-        ),
-        pytest.param(
+@cases(
+    "files, origin",
+    {
+        "an ordinary package": ({"setup.py": "from setuptools import setup\nsetup()\n"}, ""),
+        "an import in a function": ({"setup.py": "def make():\n    import torch\n"}, "setup.py:2"),
+        "names that only begin alike": ({"setup.py": "from torchvision import x\nimport torchlike\n"}, ""),
+        "a build requirement": (
             {"pyproject.toml": '[project]\nname = "x"\n[build-system]\nrequires = ["setuptools", "torch>=2.5"]\n'},
             "pyproject.toml:4",
-            id="a build requirement",
         ),
-        pytest.param({"pyproject.toml": '[build-system]\nrequires = ["torchmetrics"]\n'}, "", id="another requirement"),
-        pytest.param(
-            {"setup.py": "import torch\n", "pyproject.toml": "not TOML ["}, "setup.py:1", id="a broken manifest"
-        ),
-    ],
+        "another requirement": ({"pyproject.toml": '[build-system]\nrequires = ["torchmetrics"]\n'}, ""),
+        "a broken manifest": ({"setup.py": "import torch\n", "pyproject.toml": "not TOML ["}, "setup.py:1"),
+    },
 )
 def test_whether_a_build_needs_torch(tmp_path, files, origin):
     (found,) = find(tmp_path, **files)

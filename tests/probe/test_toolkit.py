@@ -2,6 +2,7 @@ import pytest
 
 from devkit.facts.values import Release, Unknown
 from devkit.probe.engine.toolkit import TOOLKIT_CONFIG, read_toolkit
+from tests.cases import cases
 from tests.hosts import written
 
 PRINTED = "NVIDIA Container Toolkit CLI version 1.18.1\\ncommit: d34b304\\n"
@@ -32,18 +33,16 @@ def test_the_toolkits_version_is_read(tmp_path, command, version):
     assert toolkit(tmp_path, command=command).version == version
 
 
-@pytest.mark.parametrize(
-    ("text", "settings"),
-    [
-        pytest.param("", ("auto", False, ""), id="defaults"),
-        pytest.param('[nvidia-container-runtime]\nmode = "cdi"', ("cdi", False, ""), id="a mode"),
-        pytest.param("[nvidia-container-cli]\nno-cgroups = true", ("auto", True, ""), id="no cgroups"),
-        pytest.param(
-            '[nvidia-container-cli]\nroot = "/run/nvidia/driver"', ("auto", False, "/run/nvidia/driver"), id="a root"
-        ),
-        pytest.param("[nvidia-container-cli]\n#no-cgroups = true", ("auto", False, ""), id="a comment says nothing"),
-        pytest.param("nvidia-container-cli = 3", ("auto", False, ""), id="a section of the wrong type"),
-    ],
+@cases(
+    "text, settings",
+    {
+        "defaults": ("", ("auto", False, "")),
+        "a mode": ('[nvidia-container-runtime]\nmode = "cdi"', ("cdi", False, "")),
+        "no cgroups": ("[nvidia-container-cli]\nno-cgroups = true", ("auto", True, "")),
+        "a root": ('[nvidia-container-cli]\nroot = "/run/nvidia/driver"', ("auto", False, "/run/nvidia/driver")),
+        "a comment says nothing": ("[nvidia-container-cli]\n#no-cgroups = true", ("auto", False, "")),
+        "a section of the wrong type": ("nvidia-container-cli = 3", ("auto", False, "")),
+    },
 )
 def test_settings_are_read_with_the_toolkits_defaults(tmp_path, text, settings):
     found = toolkit(tmp_path, config(text))
@@ -54,10 +53,6 @@ def test_settings_are_read_with_the_toolkits_defaults(tmp_path, text, settings):
 def test_the_toolkit_accepts_the_variable_unless_it_is_told_not_to(tmp_path, text, is_accepted):
     text = text and f"accept-nvidia-visible-devices-envvar-when-unprivileged {text}"
     assert toolkit(tmp_path, config(text)).accepts_variable is is_accepted
-
-
-def test_a_missing_configuration_means_the_defaults(tmp_path):
-    assert toolkit(tmp_path).mode == "auto"
 
 
 def test_a_broken_configuration_is_unknown_and_says_where(tmp_path):
@@ -106,20 +101,6 @@ def test_a_daemon_file_that_may_not_be_read_is_still_named(tmp_path):
     (found,) = toolkit(tmp_path, f'"{path}" = "{{}}"', more=f'unreadable = ["{path}"]').daemon_files
     assert found.error == ""
     assert found.registers_nvidia == Unknown("this user cannot read it")
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        pytest.param("", "", id="empty"),
-        pytest.param('[a]\nb = "c"', "", id="valid"),
-        pytest.param('no-cgroups = true"', "not valid TOML", id="broken"),
-        pytest.param("no-cgroups = ", "not valid TOML", id="cut off"),
-    ],
-)
-def test_a_broken_configuration_is_a_reading_of_its_own(tmp_path, text, error):
-    found = toolkit(tmp_path, config(text)).config_error
-    assert (error in found) if error else found == ""
 
 
 def test_a_configuration_that_may_not_be_read_is_not_called_broken(tmp_path):
@@ -187,19 +168,21 @@ ALL_THERE = "\n".join(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        pytest.param("[nvidia-container-cli]\nno-cgroups = true", "", id="a boolean"),
-        pytest.param(
-            '[nvidia-container-cli]\nno-cgroups = "true"', "no-cgroups: expected true or false, got", id="a quoted one"
-        ),
-        pytest.param("[nvidia-container-runtime]\nmode = 3", "mode: expected string, got 3", id="a number for a mode"),
-        pytest.param('[nvidia-container-runtime]\nruntimes = "runc"', "expected list, got", id="a text for a list"),
-        pytest.param("disable-require = 1", "disable-require: expected", id="a number at the top"),
-    ],
+@cases(
+    "text, error",
+    {
+        "empty": ("", ""),
+        "valid": ('[a]\nb = "c"', ""),
+        "broken": ('no-cgroups = true"', "not valid TOML"),
+        "cut off": ("no-cgroups = ", "not valid TOML"),
+        "a boolean": ("[nvidia-container-cli]\nno-cgroups = true", ""),
+        "a quoted one": ('[nvidia-container-cli]\nno-cgroups = "true"', "no-cgroups: expected true or false, got"),
+        "a number for a mode": ("[nvidia-container-runtime]\nmode = 3", "mode: expected string, got 3"),
+        "a text for a list": ('[nvidia-container-runtime]\nruntimes = "runc"', "expected list, got"),
+        "a number at the top": ("disable-require = 1", "disable-require: expected"),
+    },
 )
-def test_a_value_of_the_wrong_type_is_an_error_of_the_settings(tmp_path, text, error):
+def test_a_broken_configuration_and_a_value_of_the_wrong_type_are_errors_of_the_settings(tmp_path, text, error):
     found = toolkit(tmp_path, config(text)).config_error
     assert (error in found) if error else found == ""
 
@@ -226,22 +209,17 @@ DAEMON = '"/proc/7/comm" = "dockerd\\n"\n"/proc/7/environ" = "XDG_CONFIG_HOME=/x
 ELSEWHERE = "[nvidia-container-runtime]\nmode = 'cdi'"
 
 
-@pytest.mark.parametrize(
-    ("files", "env", "mode"),
-    [
-        pytest.param(
-            f'{DAEMON}"/x/nvidia-container-runtime/config.toml" = """{ELSEWHERE}"""', "", "cdi", id="the daemon's"
-        ),
-        pytest.param(
-            f'"/o/c.toml" = """{ELSEWHERE}"""', 'NVIDIA_CTK_CONFIG_FILE_PATH = "/o/c.toml"', "cdi", id="the user's"
-        ),
-        pytest.param(
+@cases(
+    "files, env, mode",
+    {
+        "the daemon's": (f'{DAEMON}"/x/nvidia-container-runtime/config.toml" = """{ELSEWHERE}"""', "", "cdi"),
+        "the user's": (f'"/o/c.toml" = """{ELSEWHERE}"""', 'NVIDIA_CTK_CONFIG_FILE_PATH = "/o/c.toml"', "cdi"),
+        "this shell's folder is not the daemon's": (
             f'"/x/nvidia-container-runtime/config.toml" = """{ELSEWHERE}"""',
             'XDG_CONFIG_HOME = "/x"',
             "auto",
-            id="this shell's folder is not the daemon's",
         ),
-    ],
+    },
 )
 def test_the_settings_file_is_the_one_that_the_daemon_hands_on(tmp_path, files, env, mode):
     host = written(tmp_path, f'[env]\nHOME = "/h"\n{env}\n[files]\n{files}\n{INSTALLED}')

@@ -2,10 +2,8 @@
 
 import io
 import re
-import threading
 import zipfile
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -14,6 +12,7 @@ from devkit.probe.dependencies.imports import find_unprovided_imports
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.wheel_files import MAX_STEPS, MAX_WHOLE_BYTES, WheelReader, find_modules
+from tests.loopback import QuietHandler, serving
 
 
 def wheel(*names: str, padding: int = 0) -> bytes:
@@ -30,13 +29,13 @@ def serve(monkeypatch, tmp_path):
     """A server of one file, with ranges or without; the bytes that it sent are counted."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    servers = []
+    servers = ExitStack()
 
     def start(content: bytes, *, has_ranges: bool, excess_mb: int = 0):
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             sent = 0
 
-            def do_GET(self) -> None:
+            def do_GET(self) -> None:  # noqa: N802
                 body, first = content, 0
                 if has_ranges and (span := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))):
                     first = int(span[1]) if span[1] else max(0, len(content) - int(span[2]))
@@ -52,18 +51,10 @@ def serve(monkeypatch, tmp_path):
                         self.wfile.write(part)
                         Handler.sent += len(part)
 
-            def log_message(self, *_args: object) -> None:
-                """Say nothing."""
+        return f"{servers.enter_context(serving(Handler))}/a-1-py3-none-any.whl", Handler
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}/a-1-py3-none-any.whl", Handler
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with servers:
+        yield start
 
 
 def test_of_a_large_wheel_its_end_is_read_and_that_once(serve):

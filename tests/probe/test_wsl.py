@@ -7,6 +7,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.machine.environment import read_wsl
 from devkit.probe.machine.operating_system import read_platform, read_wsl_settings
 from devkit.probe.machine.resources import read_storage
+from tests.cases import cases
 from tests.hosts import written
 
 KERNEL = '"/proc/sys/kernel/osrelease" = "6.6.87.2-microsoft-standard-WSL2\\n"\n'
@@ -47,23 +48,20 @@ LIBRARY = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 INSIDE = '"/.dockerenv" = ""\n'
 
 
-@pytest.mark.parametrize(
-    ("files", "links", "found"),
-    [
-        pytest.param(INSIDE, "", (), id="no library"),
-        pytest.param(INSIDE + f'"{LIBRARY}" = "ELF"\n', "", (LIBRARY,), id="a copy of the image's own"),
-        pytest.param(INSIDE + f'"{LIBRARY}" = ""\n', "", (LIBRARY,), id="an empty file that a commit left"),
-        pytest.param(
-            INSIDE + f'"{LIBRARY}" = "ELF"\n"/proc/mounts" = "none {LIBRARY} 9p ro 0 0\\n"\n', "", (), id="a mount"
-        ),
-        pytest.param(
+@cases(
+    "files, links, found",
+    {
+        "no library": (INSIDE, "", ()),
+        "a copy of the image's own": (INSIDE + f'"{LIBRARY}" = "ELF"\n', "", (LIBRARY,)),
+        "an empty file that a commit left": (INSIDE + f'"{LIBRARY}" = ""\n', "", (LIBRARY,)),
+        "a mount": (INSIDE + f'"{LIBRARY}" = "ELF"\n"/proc/mounts" = "none {LIBRARY} 9p ro 0 0\\n"\n', "", ()),
+        "a link to what Windows brings": (
             INSIDE + '"/usr/lib/wsl/lib/libcuda.so.1" = "ELF"\n',
             f'"{LIBRARY}" = "/usr/lib/wsl/lib/libcuda.so.1"\n',
             (),
-            id="a link to what Windows brings",
         ),
-        pytest.param(f'"{LIBRARY}" = "ELF"\n', "", (), id="the guest itself is no image"),
-    ],
+        "the guest itself is no image": (f'"{LIBRARY}" = "ELF"\n', "", ()),
+    },
 )
 def test_driver_libraries_of_an_image(tmp_path, files, links, found):
     assert read_wsl(guest(tmp_path, files=files, links=links)).image_libraries == found
@@ -122,20 +120,15 @@ def test_the_settings_of_wsl(tmp_path, text, memory, kernel, gpu, networking):
     assert read_wsl_settings(host, Platform.WSL2) == WslSettings(path, memory, kernel, gpu, networking)
 
 
-@pytest.mark.parametrize(
-    ("platform", "env", "expected"),
-    [
-        pytest.param(Platform.WSL2, PATH, None, id="no such file"),
-        pytest.param(
-            Platform.WSL2,
-            'PATH = "/usr/bin"',
-            Unknown("the Windows user is not known here"),
-            id="a PATH without Windows",
-        ),
-        pytest.param(Platform.WINDOWS, 'USERPROFILE = "C:/Users/ann"', None, id="Windows without the file"),
-        pytest.param(Platform.LINUX, PATH, None, id="no WSL at all"),
-        pytest.param(Platform.MACOS, "", None, id="a Mac"),
-    ],
+@cases(
+    "platform, env, expected",
+    {
+        "no such file": (Platform.WSL2, PATH, None),
+        "a PATH without Windows": (Platform.WSL2, 'PATH = "/usr/bin"', Unknown("the Windows user is not known here")),
+        "Windows without the file": (Platform.WINDOWS, 'USERPROFILE = "C:/Users/ann"', None),
+        "no WSL at all": (Platform.LINUX, PATH, None),
+        "a Mac": (Platform.MACOS, "", None),
+    },
 )
 def test_where_the_settings_of_wsl_are_not(tmp_path, platform, env, expected):
     assert read_wsl_settings(guest(tmp_path, env=env), platform) == expected

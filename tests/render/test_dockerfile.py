@@ -18,6 +18,7 @@ from devkit.render.container.image import render_dockerfile
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.solver.plan import SYSTEM_PACKAGE, Reason
 from devkit.solver.system_packages import REQUESTED
+from tests.cases import cases
 from tests.render.plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
 from tests.render.test_dependencies import instructions, made
 
@@ -89,16 +90,14 @@ def test_devkit_has_a_python_of_its_own_where_the_projects_is_too_old(image, pyt
     assert "uv venv --python='>=3.11' /opt/devkit" in step(text, "devkit-gpu")
 
 
-@pytest.mark.parametrize(
-    ("plan", "settings", "may_be_prepared"),
-    [
-        pytest.param(GPU_PLAN, PLAIN, False, id="a public image"),
-        pytest.param(GPU_PLAN, replace(PLAIN, uses_wheelhouse=True), True, id="a closed network"),
-        pytest.param(GPU_PLAN, replace(PLAIN, index="https://pypi.example.org"), True, id="mirrors"),
-        pytest.param(
-            replace(GPU_PLAN, base_image="registry.example.org/python:3.12"), PLAIN, True, id="the company's image"
-        ),
-    ],
+@cases(
+    "plan, settings, may_be_prepared",
+    {
+        "a public image": (GPU_PLAN, PLAIN, False),
+        "a closed network": (GPU_PLAN, replace(PLAIN, uses_wheelhouse=True), True),
+        "mirrors": (GPU_PLAN, replace(PLAIN, index="https://pypi.example.org"), True),
+        "the company's image": (replace(GPU_PLAN, base_image="registry.example.org/python:3.12"), PLAIN, True),
+    },
 )
 def test_a_prepared_image_needs_no_package_mirror(plan, settings, may_be_prepared):
     assert ("dpkg-query" in step(render_dockerfile(plan, settings), "apt-get update")) is may_be_prepared
@@ -120,23 +119,21 @@ TYPED = "__version__ = '2.13.0+x'\ndebug = False\ncuda: Optional[str] = {}\nhip:
 OLD = "__version__ = '2.13.0'\ncuda = {}\n"
 
 
-@pytest.mark.parametrize(
-    ("plan", "built", "verdict"),
-    [
-        pytest.param(GPU_PLAN, TYPED.format("'13.0'", None), 0, id="the planned CUDA"),
-        pytest.param(GPU_PLAN, TYPED.format("'12.8'", None), 1, id="another CUDA"),
-        pytest.param(GPU_PLAN, OLD.format(None), 1, id="a CPU build for a GPU"),
-        pytest.param(GPU_PLAN, TYPED.format("'13.0'", None).replace("2.13.0", "2.13.01"), 1, id="another release"),
-        pytest.param(ROCM_PLAN, TYPED.format(None, "'7.1.51831-a3e329ad8'"), 0, id="the planned ROCm"),
-        pytest.param(
-            replace(ROCM_PLAN, variant="rocm6.2.4"), TYPED.format(None, "'6.2.41134-65d1'"), 0, id="a patch of ROCm"
-        ),
-        pytest.param(ROCM_PLAN, TYPED.format(None, "'7.14.1'"), 1, id="another ROCm"),
-        pytest.param(ROCM_PLAN, TYPED.format(None, None), 1, id="a CPU build for ROCm"),
-        pytest.param(ROCM_PLAN, TYPED.format("'13.0'", None), 1, id="a CUDA build for ROCm"),
-        pytest.param(CPU_PLAN, OLD.format(None), 0, id="an old CPU build, which knows no hip"),
-        pytest.param(CPU_PLAN, TYPED.format("'13.0'", None), 1, id="a CUDA build for the CPU"),
-    ],
+@cases(
+    "plan, built, verdict",
+    {
+        "the planned CUDA": (GPU_PLAN, TYPED.format("'13.0'", None), 0),
+        "another CUDA": (GPU_PLAN, TYPED.format("'12.8'", None), 1),
+        "a CPU build for a GPU": (GPU_PLAN, OLD.format(None), 1),
+        "another release": (GPU_PLAN, TYPED.format("'13.0'", None).replace("2.13.0", "2.13.01"), 1),
+        "the planned ROCm": (ROCM_PLAN, TYPED.format(None, "'7.1.51831-a3e329ad8'"), 0),
+        "a patch of ROCm": (replace(ROCM_PLAN, variant="rocm6.2.4"), TYPED.format(None, "'6.2.41134-65d1'"), 0),
+        "another ROCm": (ROCM_PLAN, TYPED.format(None, "'7.14.1'"), 1),
+        "a CPU build for ROCm": (ROCM_PLAN, TYPED.format(None, None), 1),
+        "a CUDA build for ROCm": (ROCM_PLAN, TYPED.format("'13.0'", None), 1),
+        "an old CPU build, which knows no hip": (CPU_PLAN, OLD.format(None), 0),
+        "a CUDA build for the CPU": (CPU_PLAN, TYPED.format("'13.0'", None), 1),
+    },
 )
 def test_the_build_stops_when_another_torch_is_installed_and_says_who_asks_for_it(plan, built, verdict, tmp_path):
     run = step(render_dockerfile(plan, PLAIN), "version.py").removeprefix("RUN ")

@@ -21,6 +21,7 @@ from devkit.render.container.settings import FromCheckout
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
+from tests.cases import cases
 
 from .plans import GPU_PLAN
 from .test_artifacts import PLAIN, texts
@@ -109,48 +110,40 @@ def test_every_lifecycle_command_has_a_name_and_its_own_moment():
     assert "updateContentCommand" not in document()
 
 
-@pytest.mark.parametrize(
-    ("settings", "command"),
-    [
-        pytest.param(
+@cases(
+    "settings, command",
+    {
+        "devkit's own checkout": (
             {"source": FromCheckout()},
             "uv pip install --constraints .ci/constraints.txt --group test --editable '.[workload,mcp]'",
-            id="devkit's own checkout",
         ),
-        pytest.param(
-            {"dependencies": PACKAGE}, "uv pip install --no-deps --editable .", id="a project that is a package"
-        ),
-        pytest.param(
+        "a project that is a package": ({"dependencies": PACKAGE}, "uv pip install --no-deps --editable ."),
+        "a workspace with a lock": (
             {"dependencies": replace(PACKAGE, lock="uv.lock", local=(LocalPackage("libs/a", "pyproject.toml", 1),))},
             "uv pip install --no-deps --editable . --editable libs/a",
-            id="a workspace with a lock",
         ),
-        pytest.param(
+        "an archive, whose requirements nobody read": (
             {
                 "dependencies": replace(
                     PACKAGE, builds_itself=False, local=(LocalPackage("a-1.0-py3-none-any.whl", "requirements.txt", 1),)
                 )
             },
             f"{HELD} && uv pip install --constraint=/tmp/held.txt a-1.0-py3-none-any.whl",
-            id="an archive, whose requirements nobody read",
         ),
-        pytest.param(
+        "a project with submodules": (
             {"dependencies": replace(PACKAGE, submodules=("sub",))},
             f"{FETCH_SUBMODULES}; uv pip install --no-deps --editable .",
-            id="a project with submodules",
         ),
-        pytest.param(
+        "one whose requirements only its build knows": (
             {"dependencies": replace(PACKAGE, is_computed=True)},
             f"{HELD} && uv pip install --constraint=/tmp/held.txt --editable .",
-            id="one whose requirements only its build knows",
         ),
-        pytest.param(
+        "one in which setuptools finds no package": (
             {"dependencies": replace(PACKAGE, builds=(LocalBuild(".", "a", "", False, (), maps_nothing=True),))},
             "uv pip install --config-settings editable_mode=compat --no-deps --editable .",
-            id="one in which setuptools finds no package",
         ),
-        pytest.param({"dependencies": PACKAGE, "uses_wheelhouse": True}, None, id="no index to build it from"),
-    ],
+        "no index to build it from": ({"dependencies": PACKAGE, "uses_wheelhouse": True}, None),
+    },
 )
 def test_a_project_that_is_a_package_is_installed_when_its_content_changes(settings, command):
     found = document(**settings).get("updateContentCommand", {})

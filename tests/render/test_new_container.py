@@ -12,6 +12,7 @@ from devkit.errors import DevkitError
 from devkit.formats.jsonc import load_jsonc
 from devkit.render.adopt.dockerfile import TorchPin, pin_dockerfile, pin_requirements
 from devkit.render.ignore_files import merge_ignore_file, update_gitignore
+from tests.cases import cases
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit
 
@@ -114,42 +115,34 @@ PIN = TorchPin("2.13.0", "cu130", CU130)
 ADDED = f"--extra-index-url {CU130}"
 
 
-@pytest.mark.parametrize(
-    ("run", "becomes"),
-    [
-        pytest.param("pip install torch", f"pip install {ADDED} torch==2.13.0+cu130", id="one package"),
-        pytest.param("pip install torch==2.9.1", "pip install torch==2.9.1", id="a version of the user's"),
-        pytest.param(
-            "pip install \"torch\" 'peft'", f"pip install {ADDED} \"torch==2.13.0+cu130\" 'peft'", id="quotes stay"
-        ),
-        pytest.param("pip install 'torch[opt]'", f"pip install {ADDED} 'torch[opt]==2.13.0+cu130'", id="extras stay"),
-        pytest.param("pip install transformers[torch]", "pip install transformers[torch]", id="another package"),
-        pytest.param("apt-get install -y torch", "apt-get install -y torch", id="another installer"),
-        pytest.param(
+@cases(
+    "run, becomes",
+    {
+        "one package": ("pip install torch", f"pip install {ADDED} torch==2.13.0+cu130"),
+        "a version of the user's": ("pip install torch==2.9.1", "pip install torch==2.9.1"),
+        "quotes stay": ("pip install \"torch\" 'peft'", f"pip install {ADDED} \"torch==2.13.0+cu130\" 'peft'"),
+        "extras stay": ("pip install 'torch[opt]'", f"pip install {ADDED} 'torch[opt]==2.13.0+cu130'"),
+        "another package": ("pip install transformers[torch]", "pip install transformers[torch]"),
+        "another installer": ("apt-get install -y torch", "apt-get install -y torch"),
+        "torch's index of another CUDA": (
             "pip install --index-url https://download.pytorch.org/whl/cu118 torch",
             f"pip install --index-url {CU130} torch==2.13.0+cu130",
-            id="torch's index of another CUDA",
         ),
-        pytest.param(
+        "uv gets its backend": (
             "uv pip install --system torch",
             "uv pip install --torch-backend=cu130 --system torch==2.13.0",
-            id="uv gets its backend",
         ),
-        pytest.param(
+        "an option's value is no package": (
             "python3 -m pip install -t torch torch",
             f"python3 -m pip install {ADDED} -t torch torch==2.13.0+cu130",
-            id="an option's value is no package",
         ),
-        pytest.param(
-            "pip install -r requirements.txt", f"pip install {ADDED} -r requirements.txt", id="a file that holds torch"
-        ),
-        pytest.param(
+        "a file that holds torch": ("pip install -r requirements.txt", f"pip install {ADDED} -r requirements.txt"),
+        "a file that holds torch and is not edited": (
             "pip install -r theirs.txt",
             f"pip install {ADDED} torch==2.13.0+cu130 -r theirs.txt",
-            id="a file that holds torch and is not edited",
         ),
-        pytest.param("pip install -r others.txt", "pip install -r others.txt", id="a file that holds none"),
-    ],
+        "a file that holds none": ("pip install -r others.txt", "pip install -r others.txt"),
+    },
 )
 def test_versions_and_index(run, becomes):
     text = f"FROM x\n# torch\nRUN {run}\nENV A=torch\n"
@@ -210,20 +203,18 @@ def test_whatever_the_file_is_nothing_is_lost_and_a_second_time_changes_nothing(
 # Lines in ignore files that a project has already: what devkit needs is appended, and theirs stay.
 
 
-@pytest.mark.parametrize(
-    ("before", "added"),
-    [
-        pytest.param("*.pyc\n", ["/.env"], id="nothing about it"),
-        pytest.param(".env\n", [], id="its name"),
-        pytest.param("**/.env*\n", [], id="a pattern"),
-        pytest.param("/.env", [], id="its path, without a line end"),
-        pytest.param(".env\n!.env\n", ["/.env"], id="a line that takes it back"),
-        pytest.param(".env\n*.lock\n", ["!/devkit.lock"], id="a pattern that hides the lock by accident"),
-        pytest.param(".env\n.devcontainer/\ndevkit.lock\n", [], id="names of devkit's files: a decision"),
-        pytest.param(
-            ".env\n.*\n", ["!/.devcontainer"], id="a pattern that hides the folder of every teammate's container"
-        ),
-    ],
+@cases(
+    "before, added",
+    {
+        "nothing about it": ("*.pyc\n", ["/.env"]),
+        "its name": (".env\n", []),
+        "a pattern": ("**/.env*\n", []),
+        "its path, without a line end": ("/.env", []),
+        "a line that takes it back": (".env\n!.env\n", ["/.env"]),
+        "a pattern that hides the lock by accident": (".env\n*.lock\n", ["!/devkit.lock"]),
+        "names of devkit's files: a decision": (".env\n.devcontainer/\ndevkit.lock\n", []),
+        "a pattern that hides the folder of every teammate's container": (".env\n.*\n", ["!/.devcontainer"]),
+    },
 )
 def test_what_is_missing_is_appended(tmp_path, before, added):
     (tmp_path / ".gitignore").write_text(before)

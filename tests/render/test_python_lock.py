@@ -20,6 +20,7 @@ from devkit.render.container.image_locks import (
 )
 from devkit.render.container.settings import ContainerSettings, FromIndex, FromUrl, FromWheel
 from devkit.render.files import DEVCONTAINER_FOLDER
+from tests.cases import cases
 
 from .plans import CPU_PLAN
 
@@ -94,22 +95,19 @@ def test_a_file_that_is_no_lock_is_refused():
         parts(replace(PLAIN, python_lock=LOCK, tools_lock="hello\n"))
 
 
-@pytest.mark.parametrize(
-    ("plan", "says"),
-    [
-        pytest.param(PLAN, "", id="the same plan"),
-        pytest.param(replace(PLAN, torch_index="https://mirror.example.org/cpu"), "", id="a mirror has the same files"),
-        pytest.param(
+@cases(
+    "plan, says",
+    {
+        "the same plan": (PLAN, ""),
+        "a mirror has the same files": (replace(PLAN, torch_index="https://mirror.example.org/cpu"), ""),
+        "another torch": (
             replace(PLAN, packages=(("torch", "2.14.0"), *PLAN.packages[1:])),
             "made for torch==2.13.0, but the plan has torch==2.14.0",
-            id="another torch",
         ),
-        pytest.param(
-            replace(PLAN, variant="cu130"), "made for torch of cpu, but the plan has torch of cu130", id="CUDA"
-        ),
-        pytest.param(replace(PLAN, python="3.12"), "Python 3.11 on x86_64, but the plan has Python 3.12", id="Python"),
-        pytest.param(replace(PLAN, packages=PLAN.packages[:2]), "peft==0.21.2, which the plan does not", id="one less"),
-    ],
+        "CUDA": (replace(PLAN, variant="cu130"), "made for torch of cpu, but the plan has torch of cu130"),
+        "Python": (replace(PLAN, python="3.12"), "Python 3.11 on x86_64, but the plan has Python 3.12"),
+        "one less": (replace(PLAN, packages=PLAN.packages[:2]), "peft==0.21.2, which the plan does not"),
+    },
 )
 def test_a_lock_says_whether_it_fits(plan, says):
     reason = find_lock_mismatch(LOCK, collect_lock_requirements(plan, PLAIN))

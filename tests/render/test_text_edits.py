@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from devkit.formats.jsonc import load_jsonc
 from devkit.render.text_edits import MISSING, CannotEdit, copy_with, remove_value, set_value
+from tests.cases import cases
 
 DEV_CONTAINER = """{
   // the name
@@ -24,37 +25,34 @@ DEV_CONTAINER = """{
 """
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "lines"),
-    [
-        pytest.param(
+@cases(
+    "key, value, lines",
+    {
+        "an item, the comment stays": (
             ("runArgs", "0"),
             "--gpus=all",
             [
                 '-   "runArgs": ["--gpus all", "--ipc=host"], // split',
                 '+   "runArgs": ["--gpus=all", "--ipc=host"], // split',
             ],
-            id="an item, the comment stays",
         ),
-        pytest.param(
+        "a new item": (
             ("runArgs", "-"),
             "--init",
             [
                 '-   "runArgs": ["--gpus all", "--ipc=host"], // split',
                 '+   "runArgs": ["--gpus all", "--ipc=host", "--init"], // split',
             ],
-            id="a new item",
         ),
-        pytest.param(
+        "a new key behind a comment": (
             ("hostRequirements", "memory"),
             "8gb",
             ['-     "gpu": "true" /* optional */', '+     "gpu": "true", /* optional */', '+     "memory": "8gb"'],
-            id="a new key behind a comment",
         ),
-        pytest.param(("name",), "Zoë", ['-   "name": "x", // why', '+   "name": "Zoë", // why'], id="not ASCII"),
-        pytest.param(("empty", "a"), 1, ['-   "empty": {},', '+   "empty": {"a": 1},'], id="the first key"),
-        pytest.param(("new", "-"), 1, ['+   "new": [1],'], id="a new list where a comma hangs"),
-    ],
+        "not ASCII": (("name",), "Zoë", ['-   "name": "x", // why', '+   "name": "Zoë", // why']),
+        "the first key": (("empty", "a"), 1, ['-   "empty": {},', '+   "empty": {"a": 1},']),
+        "a new list where a comma hangs": (("new", "-"), 1, ['+   "new": [1],']),
+    },
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_a_document_is_changed_where_it_must_be(key, value, lines, end):

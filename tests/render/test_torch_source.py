@@ -14,6 +14,7 @@ from devkit.probe.project.reader import read_project
 from devkit.render.adopt import adoption
 from devkit.render.adopt.adoption import format_torch_source
 from devkit.render.devkit_lock import parse_lock
+from tests.cases import cases
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit
 from tests.repositories import write_repository
@@ -33,52 +34,46 @@ def dev(root, text, dockerfile="", files=()):
     return root
 
 
-@pytest.mark.parametrize(
-    ("text", "dockerfile", "files", "expected"),
-    [
-        pytest.param(
+@cases(
+    "text, dockerfile, files, expected",
+    {
+        "an image that names its torch": (
             '{"image": "pytorch/pytorch:2.1.2-cuda12.1-cudnn8-devel"}',
             "",
             {},
             "torch 2.1.2 (cu121), as .devcontainer/devcontainer.json:1 brings it",
-            id="an image that names its torch",
         ),
-        pytest.param(
+        "an image with torch, which meets what is installed later": (
             BUILT,
             "FROM nvcr.io/nvidia/pytorch:26.04-py3\nRUN pip install torch torchvision\n",
             {},
             "torch is what .devcontainer/Dockerfile:1 brings",
-            id="an image with torch, which meets what is installed later",
         ),
-        pytest.param(
+        "an index": (
             BUILT,
             "FROM python:3.12\nRUN pip install torch==2.9.1 --index-url https://download.pytorch.org/whl/cu128\n",
             {},
             "torch 2.9.1 (cu128), as .devcontainer/Dockerfile:2 installs it",
-            id="an index",
         ),
-        pytest.param(
+        "the project itself": (
             '{"image": "python:3.12", "postCreateCommand": "pip install -e ."}',
             "",
             {"pyproject.toml": PYPROJECT},
             "torch is what .devcontainer/devcontainer.json:1 installs",
-            id="the project itself",
         ),
-        pytest.param(
+        "a script that installs a list": (
             '{"image": "python:3.12", "updateContentCommand": ["bash", "scripts/setup.sh"]}',
             "",
             {"scripts/setup.sh": "set -e\npip install -r requirements.txt\n", "requirements.txt": "torch==2.9.1\n"},
             "torch 2.9.1 with the CUDA of its default index, as scripts/setup.sh:2 installs it",
-            id="a script that installs a list",
         ),
-        pytest.param(
+        "a package that needs torch, from the index for the CPU": (
             BUILT,
             "FROM python:3.12\nRUN pip install x[y] --extra-index-url https://download.pytorch.org/whl/cpu\n",
             {},
             "torch for the CPU is what .devcontainer/Dockerfile:2 installs",
-            id="a package that needs torch, from the index for the CPU",
         ),
-        pytest.param(
+        "a list that includes another one": (
             '{"image": "python:3.12", "postCreateCommand": "pip install -r requirements-dev.txt"}',
             "",
             {
@@ -86,16 +81,14 @@ def dev(root, text, dockerfile="", files=()):
                 "requirements.txt": f"--extra-index-url {CU126}\ntorch==2.14.1\n",
             },
             "torch 2.14.1 (cu126), as .devcontainer/devcontainer.json:1 installs it",
-            id="a list that includes another one",
         ),
-        pytest.param(
+        "another project": (
             '{"image": "python:3.12", "postCreateCommand": "cd /opt/other && pip install ."}',
             "",
             {"pyproject.toml": PYPROJECT},
             "none of the project's files installs torch; devkit did not check the image of .devcontainer/devcontainer.json:1",
-            id="another project",
         ),
-    ],
+    },
 )
 def test_what_brings_torch(tmp_path, text, dockerfile, files, expected):
     dev(tmp_path, text, dockerfile, files)

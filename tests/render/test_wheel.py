@@ -14,6 +14,7 @@ from devkit.release import __version__
 from devkit.render.container.settings import FromIndex, FromUrl, FromWheel
 from devkit.render.templates import find_templates
 from devkit.render.wheel import build_devkit_wheel, find_devkit_source, pack_wheel, parse_direct_url
+from tests.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -21,40 +22,30 @@ def wheel() -> FromWheel:
     return pack_wheel(distribution("devkit-gpu"))
 
 
-@pytest.mark.parametrize(
-    ("recorded", "source"),
-    [
-        pytest.param(
+@cases(
+    "recorded, source",
+    {
+        "a git revision": (
             {"url": "https://example.org/d.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
             FromUrl("git+https://example.org/d.git@abc"),
-            id="a git revision",
         ),
-        pytest.param(
+        "a password in the URL stays behind": (
             {"url": "https://dev:secret@example.org/d.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
             FromUrl("git+https://example.org/d.git@abc"),
-            id="a password in the URL stays behind",
         ),
-        pytest.param(
+        "the forge's public SSH user stays": (
             {"url": "ssh://git@example.org/d.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
             FromUrl("git+ssh://git@example.org/d.git@abc"),
-            id="the forge's public SSH user stays",
         ),
-        pytest.param(
+        "an archive with its hash": (
             {"url": "https://example.org/d.whl", "archive_info": {"hash": "sha256=12"}},
             FromUrl("https://example.org/d.whl#sha256=12"),
-            id="an archive with its hash",
         ),
-        pytest.param(
-            {"url": "https://example.org/d.whl", "archive_info": {}}, FromUrl("https://example.org/d.whl"), id="without"
-        ),
-        pytest.param({"url": "file:///src/devkit", "dir_info": {"editable": True}}, None, id="an editable checkout"),
-        pytest.param({"url": "file:///tmp/d.whl", "archive_info": {}}, None, id="a wheel on this disk"),
-        pytest.param(
-            {"url": "file:///src/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            None,
-            id="a repository on this disk",
-        ),
-    ],
+        "without": ({"url": "https://example.org/d.whl", "archive_info": {}}, FromUrl("https://example.org/d.whl")),
+        "an editable checkout": ({"url": "file:///src/devkit", "dir_info": {"editable": True}}, None),
+        "a wheel on this disk": ({"url": "file:///tmp/d.whl", "archive_info": {}}, None),
+        "a repository on this disk": ({"url": "file:///src/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}}, None),
+    },
 )
 def test_source(recorded, source):
     assert parse_direct_url(recorded) == source

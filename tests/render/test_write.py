@@ -52,15 +52,10 @@ def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(DEVKIT_TOML
     return {change.path.removeprefix(".devcontainer/"): str(change.action) for change in changes}
 
 
-def files_below(root: Path) -> dict[str, bytes]:
-    """Every file under `root` with its contents."""
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
 def test_a_fresh_project(tmp_path):
     done = run(tmp_path)
     assert set(done.values()) == {"create"}
-    assert files_below(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *FIRST)}
+    assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *FIRST)}
 
 
 def test_a_second_run_changes_nothing_not_even_times(tmp_path):
@@ -74,18 +69,18 @@ def test_a_new_plan_updates_creates_and_removes(tmp_path):
     run(tmp_path)
     done = run(tmp_path, SECOND)
     assert (done["a.txt"], done["d.txt"], done["c.txt"]) == ("update", "create", "remove")
-    assert set(files_below(tmp_path)) == {each.path for each in (DEVKIT_TOML, *SECOND)}
+    assert set(tree(tmp_path)) == {each.path for each in (DEVKIT_TOML, *SECOND)}
 
 
 def test_an_edit_where_devkit_has_a_change_too_is_refused_with_what_devkit_wants_and_nothing_is_written(tmp_path):
     run(tmp_path)
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
-    before = files_below(tmp_path)
+    before = tree(tmp_path)
     with pytest.raises(DevkitError, match=r"changes and devkit's conflict in \.devcontainer/a\.txt$") as refused:
         run(tmp_path, SECOND)
     assert "line 1, devkit would write:\n  two" in refused.value.hint
     assert "--force" in refused.value.hint
-    assert files_below(tmp_path) == before
+    assert tree(tmp_path) == before
 
 
 def test_force_replaces_what_devkit_wrote(tmp_path):
@@ -119,7 +114,7 @@ def test_a_dev_container_that_devkit_did_not_write_is_never_touched(tmp_path, pa
     with pytest.raises(DevkitError, match="did not write") as refused:
         run(tmp_path, force=force)
     assert path in refused.value.message
-    assert files_below(tmp_path) == {path: b"mine\n"}
+    assert tree(tmp_path) == {path: b"mine\n"}
 
 
 def test_a_file_that_devkit_did_not_write_stays_even_when_it_wrote_others(tmp_path):
@@ -186,7 +181,7 @@ def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
 
 def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
     run(tmp_path)
-    before = files_below(tmp_path)
+    before = tree(tmp_path)
     changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,), force=False)
     # A directory where the last staged file must go: staging fails after the others were staged.
     (tmp_path / ".devcontainer/.d.txt.devkit-new").mkdir()
@@ -194,7 +189,7 @@ def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
         write_changes(tmp_path, changes)
     assert "Nothing was changed" in refused.value.hint
     (tmp_path / ".devcontainer/.d.txt.devkit-new").rmdir()
-    assert files_below(tmp_path) == before
+    assert tree(tmp_path) == before
 
 
 def test_on_a_full_disk_the_advice_is_to_free_space(tmp_path, monkeypatch):
@@ -292,11 +287,11 @@ def test_without_the_version_that_devkit_wrote_an_edit_cannot_be_merged_and_is_r
     run(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path.with_name(f"{tmp_path.name}-teammate")))
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
-    before = files_below(tmp_path)
+    before = tree(tmp_path)
     with pytest.raises(DevkitError, match=r"changed since devkit wrote it: \.devcontainer/a\.txt$") as refused:
         run(tmp_path, SECOND)
     assert "-mine\n+two" in refused.value.hint
-    assert files_below(tmp_path) == before
+    assert tree(tmp_path) == before
 
 
 def test_a_damaged_version_in_the_data_folder_is_not_taken(tmp_path, monkeypatch):
@@ -332,10 +327,10 @@ def test_a_file_changed_between_the_question_and_the_answer_stays_as_it_is(tmp_p
     run(tmp_path)
     changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,))
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
-    before = files_below(tmp_path)
+    before = tree(tmp_path)
     with pytest.raises(DevkitError, match=r"a\.txt was changed in the meantime"):
         write_changes(tmp_path, changes)
-    assert files_below(tmp_path) == before
+    assert tree(tmp_path) == before
 
 
 def test_what_another_run_did_meanwhile_is_not_done_twice(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.solver.plan import Vendor
 from devkit.solver.request import build_machine_from_flags, build_request, parse_torch
+from tests.cases import cases
 
 HERE = (build_machine_from_flags(),)
 
@@ -59,34 +60,30 @@ def test_parse_torch(text, parts):
     assert parse_torch(text) == parts
 
 
-@pytest.mark.parametrize(
-    ("flags", "machine", "notes"),
-    [
-        pytest.param({"gpus": ("Jetson Orin Nano",)}, "aarch64", 0, id="a Jetson is Arm"),
-        pytest.param({"gpus": ("GB200",)}, "aarch64", 0, id="so is a Grace superchip"),
-        pytest.param({"gpus": ("H100",)}, "x86_64", 0, id="a GPU for both"),
-        pytest.param(
-            {"gpus": ("GB200",), "machine": "x86_64"}, "x86_64", 1, id="what the user says stands, with a warning"
-        ),
-        pytest.param({"gpus": ("GB200",), "machine": "aarch64"}, "aarch64", 0, id="and needs none where it is right"),
-    ],
+@cases(
+    "flags, machine, notes",
+    {
+        "a Jetson is Arm": ({"gpus": ("Jetson Orin Nano",)}, "aarch64", 0),
+        "so is a Grace superchip": ({"gpus": ("GB200",)}, "aarch64", 0),
+        "a GPU for both": ({"gpus": ("H100",)}, "x86_64", 0),
+        "what the user says stands, with a warning": ({"gpus": ("GB200",), "machine": "x86_64"}, "x86_64", 1),
+        "and needs none where it is right": ({"gpus": ("GB200",), "machine": "aarch64"}, "aarch64", 0),
+    },
 )
 def test_a_gpu_that_is_sold_with_one_processor_says_which(flags, machine, notes):
     found = build_machine_from_flags(**flags)
     assert (found.machine, len(found.notes)) == (machine, notes)
 
 
-@pytest.mark.parametrize(
-    ("machine", "requested", "says"),
-    [
-        pytest.param({"driver": "580.95.05"}, {"vendor": "rocm"}, "driver 580.95.05", id="ROCm on an NVIDIA driver"),
-        pytest.param({"gpus": ("RTX 4090",)}, {"vendor": "rocm"}, "GeForce RTX 4090", id="ROCm on an NVIDIA GPU"),
-        pytest.param({"gpus": ("MI300X", "H100")}, {}, "serves AMD GPUs", id="GPUs of both makers"),
-        pytest.param({"gpus": ("MI300X",), "driver": "580.95.05"}, {}, "serves AMD GPUs", id="AMD on NVIDIA's driver"),
-        pytest.param(
-            {"gpus": ("MI300X",)}, {"vendor": "nvidia"}, "does not serve AMD Instinct MI300X", id="CUDA on AMD"
-        ),
-    ],
+@cases(
+    "machine, requested, says",
+    {
+        "ROCm on an NVIDIA driver": ({"driver": "580.95.05"}, {"vendor": "rocm"}, "driver 580.95.05"),
+        "ROCm on an NVIDIA GPU": ({"gpus": ("RTX 4090",)}, {"vendor": "rocm"}, "GeForce RTX 4090"),
+        "GPUs of both makers": ({"gpus": ("MI300X", "H100")}, {}, "serves AMD GPUs"),
+        "AMD on NVIDIA's driver": ({"gpus": ("MI300X",), "driver": "580.95.05"}, {}, "serves AMD GPUs"),
+        "CUDA on AMD": ({"gpus": ("MI300X",)}, {"vendor": "nvidia"}, "does not serve AMD Instinct MI300X"),
+    },
 )
 def test_a_plan_is_for_the_gpus_of_one_maker(machine, requested, says):
     with pytest.raises(DevkitError) as raised:

@@ -8,6 +8,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
 from devkit.solver.why import explain_choice, format_choice, serialize_choice
+from tests.cases import cases
 
 
 def explained(field: str, *, machine: dict, **requested):
@@ -34,24 +35,15 @@ def test_a_build_that_fits_says_why_another_is_preferred():
     assert "minor version compatibility" in found.others[0].says
 
 
-@pytest.mark.parametrize(
-    ("field", "requested", "choice", "rule", "says"),
-    [
-        pytest.param("python", {"torch": "2.5.1"}, "Python 3.14", "W7", "no wheel", id="a Python without a wheel"),
-        pytest.param("python", {}, "Python 3.13", "", "more widely", id="a Python that is served less"),
-        pytest.param(
-            "transformers", {"torch": "2.5.1"}, "transformers 5.23.0", "P1", "torch>=2.6", id="a newer package"
-        ),
-        pytest.param(
-            "bitsandbytes",
-            {"torch": "2.8.0+cu129"},
-            "bitsandbytes 0.50.2",
-            "B1",
-            "CUDA 12.9",
-            id="a newer bitsandbytes",
-        ),
-        pytest.param("torch", {"torch": "2.13"}, "torch 2.15.0", "W2", "not the requested one", id="another release"),
-    ],
+@cases(
+    "field, requested, choice, rule, says",
+    {
+        "a Python without a wheel": ("python", {"torch": "2.5.1"}, "Python 3.14", "W7", "no wheel"),
+        "a Python that is served less": ("python", {}, "Python 3.13", "", "more widely"),
+        "a newer package": ("transformers", {"torch": "2.5.1"}, "transformers 5.23.0", "P1", "torch>=2.6"),
+        "a newer bitsandbytes": ("bitsandbytes", {"torch": "2.8.0+cu129"}, "bitsandbytes 0.50.2", "B1", "CUDA 12.9"),
+        "another release": ("torch", {"torch": "2.13"}, "torch 2.15.0", "W2", "not the requested one"),
+    },
 )
 def test_other_choices(field, requested, choice, rule, says):
     found, _ = explained(field, machine={"driver": "580.95.05", "gpus": ("RTX 4090",)}, **requested)

@@ -2,10 +2,9 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from devkit.facts.runs import Lack
 from devkit.trial.surroundings import LISTENING, find_lacks, list_sockets
+from tests.cases import cases
 
 RESOLVED = "/run/systemd/resolve/resolv.conf"
 HERE = "     |-- 172.17.0.1\n        /32 host LOCAL\n"
@@ -37,28 +36,26 @@ def bound(address):
     return f"0: {address}:0035 00000000:0000 07\n"
 
 
-@pytest.mark.parametrize(
-    ("host", "seen", "settings", "kinds"),
-    [
-        pytest.param(machine(), dns("10.0.0.1"), (), [], id="the same server"),
-        pytest.param(machine(), dns("8.8.8.8"), SET, [], id="one that was set, elsewhere"),
-        pytest.param(machine("127.0.0.1"), dns("8.8.8.8"), (), ["names"], id="one of its own loopback"),
-        pytest.param(machine("127.0.0.1"), dns("8.8.8.8"), SET, [], id="one of its own loopback, and another was set"),
-        pytest.param(machine("127.0.0.53", "nameserver 10.0.0.1"), dns("10.0.0.1"), (), [], id="systemd-resolved"),
-        pytest.param(machine("host.example"), dns("8.8.8.8"), (), [], id="no address"),
-        pytest.param(machine(), dns("172.17.0.1"), SET, ["names"], id="the bridge, where none listens"),
-        pytest.param(machine(udp=bound("010011AC")), dns("172.17.0.1"), SET, [], id="the bridge, where one listens"),
-        pytest.param(machine(udp=bound("00000000")), dns("172.17.0.1"), SET, [], id="one that listens everywhere"),
-        pytest.param(machine(), [], (), [], id="nothing was printed"),
-        pytest.param(machine(), [limit("open files", 64)], SET, ["limit"], id="few files"),
-        pytest.param(
-            machine(), [limit("open files", 2048), limit("processes", 10)], SET, [], id="as usual, or unknown"
-        ),
-        pytest.param(machine(), [["shm", "rw,size=1k"]], (), ["limit"], id="little shared memory"),
-        pytest.param(machine(), [["shm", "rw,size=65536k"], ["shm", "rw"]], (), [], id="as much as usual, or unknown"),
-        pytest.param(machine(), [["ids", "1"], ["ids", "1"]], (), ["ids"], id="two ids"),
-        pytest.param(machine(), [["ids", "1"], ["ids", "65536"]], (), [], id="a range of ids"),
-    ],
+@cases(
+    "host, seen, settings, kinds",
+    {
+        "the same server": (machine(), dns("10.0.0.1"), (), []),
+        "one that was set, elsewhere": (machine(), dns("8.8.8.8"), SET, []),
+        "one of its own loopback": (machine("127.0.0.1"), dns("8.8.8.8"), (), ["names"]),
+        "one of its own loopback, and another was set": (machine("127.0.0.1"), dns("8.8.8.8"), SET, []),
+        "systemd-resolved": (machine("127.0.0.53", "nameserver 10.0.0.1"), dns("10.0.0.1"), (), []),
+        "no address": (machine("host.example"), dns("8.8.8.8"), (), []),
+        "the bridge, where none listens": (machine(), dns("172.17.0.1"), SET, ["names"]),
+        "the bridge, where one listens": (machine(udp=bound("010011AC")), dns("172.17.0.1"), SET, []),
+        "one that listens everywhere": (machine(udp=bound("00000000")), dns("172.17.0.1"), SET, []),
+        "nothing was printed": (machine(), [], (), []),
+        "few files": (machine(), [limit("open files", 64)], SET, ["limit"]),
+        "as usual, or unknown": (machine(), [limit("open files", 2048), limit("processes", 10)], SET, []),
+        "little shared memory": (machine(), [["shm", "rw,size=1k"]], (), ["limit"]),
+        "as much as usual, or unknown": (machine(), [["shm", "rw,size=65536k"], ["shm", "rw"]], (), []),
+        "two ids": (machine(), [["ids", "1"], ["ids", "1"]], (), ["ids"]),
+        "a range of ids": (machine(), [["ids", "1"], ["ids", "65536"]], (), []),
+    },
 )
 def test_what_containers_lack(host, seen, settings, kinds):
     assert [each.kind for each in find_lacks(host, seen, settings)] == kinds

@@ -6,12 +6,12 @@ Source of the headers: huggingface_hub, utils/_http.py, hf_raise_for_status.
 import hashlib
 import json
 import os
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from tests.loopback import QuietHandler, serving
 
 COMMIT = "1" * 40
 IMPATIENT = Path(__file__).parent / "impatient"
@@ -44,38 +44,29 @@ class StandIn:
     asked: list[str] = field(default_factory=list)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """The requests that huggingface_hub makes for a model, answered from folders."""
 
     stand_in: StandIn
 
-    def do_HEAD(self):
-        """The client asks for a file's size and hash first."""
-        self.answer()
-
-    def do_GET(self):
-        """A file, or what the programming interface says of a model."""
-        self.answer()
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-    def answer(self):
-        """Refuse or serve."""
+    def do_GET(self):  # noqa: N802
+        """Refuse or serve a file, whose size and hash the client asks for first, or what the interface says of a model."""
         path = unquote(urlsplit(self.path).path).strip("/")
         self.stand_in.asked.append(f"{self.command} {path}")
         name, words = named(path)
         refused = self.refusal(name, words)
         if refused:
             headers = {name: value for name, value in zip(ERROR_HEADERS, refused[1:], strict=True) if value}
-            self.send(refused[0], headers)
+            self.reply(status=refused[0], headers=headers)
             return
         folder = self.stand_in.models[name]
         if path.startswith("api/"):
-            self.send(200, {}, json.dumps(listing(folder, (words or ["info"])[0])).encode())
+            self.reply(json.dumps(listing(folder, (words or ["info"])[0])).encode())
         else:
             file = folder / "/".join(words[2:])
-            self.send(200, {"X-Repo-Commit": COMMIT, "ETag": f'"{oid(file)}"'}, file.read_bytes())
+            self.reply(file.read_bytes(), headers={"X-Repo-Commit": COMMIT, "ETag": f'"{oid(file)}"'})
+
+    do_HEAD = do_GET  # noqa: N815 - a name that http.server calls
 
     def refusal(self, model, rest):
         """Status, error code and message; None where there is nothing to refuse."""
@@ -95,15 +86,6 @@ class Handler(BaseHTTPRequestHandler):
             return 404, "EntryNotFound", None
         return None
 
-    def send(self, status, headers, content=b""):
-        """One response; a HEAD request gets no content."""
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
 
 def client_environment(address, cache, *, token="", offline=False):
     """The environment of a process whose client of the hub asks this one, and nobody else, without waiting in between."""
@@ -121,14 +103,8 @@ def client_environment(address, cache, *, token="", offline=False):
 def hub(models):
     """The hub with these models, until the context ends."""
     stand_in = StandIn(models)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"stand_in": stand_in}))
-    stand_in.address = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with serving(type("Handler", (Handler,), {"stand_in": stand_in})) as stand_in.address:
         yield stand_in
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def named(path):

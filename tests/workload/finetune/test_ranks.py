@@ -1,7 +1,6 @@
 """Processes find each other through what torchrun sets, agree, and say in one line when they cannot."""
 
 import os
-import socket
 import sys
 import time
 
@@ -17,6 +16,7 @@ from devkit.estimate.settings import Method, Optimizer, Sharding
 from devkit.workload.finetune.distributed import join_process_group
 from devkit.workload.finetune.run_folder import lock_run_folder
 from devkit.workload.finetune.settings import require_sharding_supported
+from tests.loopback import find_free_port
 from tests.workload.finetune.small_run import ALONE
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -64,15 +64,9 @@ def test_what_no_launcher_sets_is_refused(environment, changed, says):
     assert "torchrun --nproc-per-node" in told.value.hint
 
 
-def free_port():
-    """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @pytest.mark.full
 def test_absent_ranks_are_awaited_no_longer_than_the_timeout(environment):
-    environment(**{**WHOLE, "MASTER_PORT": str(free_port())})
+    environment(**{**WHOLE, "MASTER_PORT": str(find_free_port())})
     started_s = time.monotonic()
     says = r"process 1 of 2 did not find the others at 127\.0\.0\.1:"
     with pytest.raises(DevkitError, match=says), join_process_group("cpu", timeout_s=1):

@@ -5,7 +5,6 @@ Importing takes five seconds, a small run a quarter of one: only so can a test a
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.forked_commands import renew_thread_pool
+from tests.loopback import find_free_port
 from tests.workload.finetune import faults
 
 WAIT_S = 60.0
@@ -51,7 +51,7 @@ class Zygote:
         """
         self._runs += 1
         logs = [self.folder / f"run-{self._runs}-{rank}" for rank in range(world)]
-        order = {"argv": argv, "logs": [str(log) for log in logs], "slow_disk_s": slow_disk_s, "port": free_port()}
+        order = {"argv": argv, "logs": [str(log) for log in logs], "slow_disk_s": slow_disk_s, "port": find_free_port()}
         order["places"] = {str(rank): place for rank, place in (places or {}).items()}
         return Started(self, self.ask(order), logs)
 
@@ -103,11 +103,6 @@ class Started:
 def is_running(pid: int) -> bool:
     """Whether a process has neither ended nor is one that only waits to be collected."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def serve() -> None:
