@@ -182,12 +182,12 @@ def init(
     imports = tuple(each for each in imports if not (each.name in answer.resolved or is_among(each.name, added)))
     if prove:
         tried = try_plan(project, answer)
-        project = replace(project, proof=tried.describe())
         if tried.added:
             project = project.with_packages(tried.added)
             planned = plan_with_packages(request, project.dependencies, project.root, project.settings)
             answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
             project = project.for_plan(answer)
+        project = replace(project, proof=tried.describe(answer.resolved.items()))
     guide = find_guide_packages(project, answer)
     proof = project.proof or describe_proof(project.root, project.dependencies, answer)
     project = lock_project(project, answer, locking)
