@@ -11,10 +11,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import cache, partial
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
 
@@ -116,8 +117,8 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
             return PlanProof(reason, left_out=tuple(trial.left_out))
         progress(f"{shlex.join(['python', *words]) if words else f'the imports of {program}'} …")
         # All that the guide runs; of these the first that prints help is started, too.
-        programs = dict.fromkeys((program, *(path for _, path in find_programs(trial.project)))) if program else ()
-        reached = [*chain(*(list_reached_imports(trial.project, each) for each in programs))]
+        programs = (program, *(path for _, path in find_programs(trial.project))) if program else ()
+        reached = list_reached_imports(trial.project, programs)
         repair = _Repair(trial, lambda: [*_try_imports(trial, reached), *(_try_command(trial, words) if words else ())])
         failures = repair.run(plan.as_of or read_last_change(root), plan.python)
         says = tuple(dict.fromkeys((*trial.unbuilt, *(each.text for each in failures))))
@@ -263,42 +264,49 @@ def _copy(root: Path, target: Path) -> None:
     shutil.copytree(root, target, symlinks=True, ignore=leave_out)
 
 
-def list_reached_imports(root: Path, program: str) -> tuple[tuple[str, str, int], ...]:
-    """List the modules of others that a program of the project imports at once, itself and by modules of the project.
+def list_reached_imports(root: Path, programs: Iterable[str]) -> tuple[tuple[str, str, int], ...]:
+    """List the modules of others that programs of the project import at once, themselves and by modules of the project.
 
     Returns: each full name, as list_dotted_imports has it, with the file and line of its first import. Modules below `try` do
-    not count; at most `MAX_FILES` files are read.
+    not count; at most `MAX_FILES` files are read for the programs of one folder.
     """
-    # A guide enters one of these folders, or the program itself adds it to the path.
-    roots = [*takewhile(root.__ne__, (root / program).parents), root, root / "src"]
-    waiting, seen = [root / program], {root / program}
+    folders: dict[Path, list[Path]] = {}
+    for each in dict.fromkeys(root / program for program in programs):
+        folders.setdefault(each.parent, []).append(each)
     found: dict[str, tuple[str, str, int]] = {}
-    while waiting and len(seen) <= MAX_FILES:
-        path = waiting.pop(0)
-        dotted = [*list_dotted_imports(read_within(root, path), path.relative_to(root).parts[:-1])]
-        reached = [(name, file) for name, _ in dotted for each in roots for file in _find_files(each, name.split("."))]
-        own = {name.partition(".")[0] for name, _ in reached} | sys.stdlib_module_names
-        for name, line in dotted:
-            if name.partition(".")[0] not in own:
-                found.setdefault(name, (name, path.relative_to(root).as_posix(), line))
-        waiting += [file for _, file in dict.fromkeys(reached) if file not in seen]
-        seen.update(file for _, file in reached)
+    for folder, waiting in folders.items():
+        # A guide enters one of these folders, or the program itself adds it to the path.
+        roots = [*takewhile(root.__ne__, (folder, *folder.parents)), root, root / "src"]
+        find_files = cache(partial(_find_files, roots))
+        seen = {*waiting}
+        while waiting and len(seen) <= MAX_FILES:
+            path = waiting.pop(0)
+            dotted = [*list_dotted_imports(read_within(root, path), path.relative_to(root).parts[:-1])]
+            reached = {name: find_files(name) for name, _ in dotted}
+            own = {name.partition(".")[0] for name, files in reached.items() if files} | sys.stdlib_module_names
+            for name, line in dotted:
+                if name.partition(".")[0] not in own:
+                    found.setdefault(name, (name, path.relative_to(root).as_posix(), line))
+            new = [file for files in reached.values() for file in files if file not in seen]
+            waiting += dict.fromkeys(new)
+            seen.update(new)
     return tuple(found.values())
 
 
-def _find_files(root: Path, names: list[str]) -> list[Path]:
+def _find_files(roots: Iterable[Path], name: str) -> list[Path]:
     """Find the files of the project that an import of a dotted name runs; a folder alone is a package, too."""
-    found = []
-    for count in range(1, len(names) + 1):
-        place = root.joinpath(*names[:count])
-        files = [each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()]
-        found += files[:1]
-        if not files and not place.is_dir():
-            break
+    found, names = [], name.split(".")
+    for root in roots:
+        for count in range(1, len(names) + 1):
+            place = root.joinpath(*names[:count])
+            files = [each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()]
+            found += files[:1]
+            if not files and not place.is_dir():
+                break
     return found
 
 
-def _try_imports(trial: Environment, imports: list[tuple[str, str, int]]) -> Iterator[_Failure]:
+def _try_imports(trial: Environment, imports: Sequence[tuple[str, str, int]]) -> Iterator[_Failure]:
     """Import each name in one process, and yield the failures, each once."""
     if not imports:
         return
