@@ -106,6 +106,9 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
         return PlanProof("the guide does not mention a program, devkit.toml has no command, and no folder is a package")
     with tempfile.TemporaryDirectory(prefix="devkit-prove-", ignore_cleanup_errors=True) as name:
         trial = Environment(Path(name), uv, find_uv_cache(uv), time.monotonic() + DEADLINE_S, progress, plan.as_of)
+        aside = {each.partition("=")[0] for each in plan.overrides}
+        own = (each for each in dependencies.needs if each.specifier and not each.url and each.name not in aside)
+        trial.limits = [f"{each.name}{each.specifier}{f'; {each.marker}' if each.marker else ''}" for each in own]
         (trial.folder / "home").mkdir()
         try:
             _copy(root, trial.project)
@@ -185,9 +188,8 @@ class _Repair:
         """Yield the requirements that may repair a failure, the most likely first."""
         if failure.missing:
             imports = load_tables().imports
-            known = imports.popular_distributions() | imports.distributions()
-            name = known.get(failure.missing, "")
-            yield from [name + imports.limits().get(name, "")] if name else []
+            if name := imports.distributions().get(failure.missing, ""):
+                yield name + imports.limits().get(name, "")
             return
         owners = self._trial.list_owners(failure.said)
         stated = "".join(f"\n{name}=={version}" for name, version in owners.items())

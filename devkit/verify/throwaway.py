@@ -41,6 +41,7 @@ class Environment:
     """A throw-away environment in `folder`, and the copy of the project. `as_of` is the day of the plan, "" for today.
 
     `held` are the packages of the plan with their versions, but for `left_out`, which need a GPU's compiler, and `unbuilt`.
+    `limits` are the project's own requirements.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class Environment:
     held: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     unbuilt: list[str] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
 
     @property
     def project(self) -> Path:
@@ -140,7 +142,7 @@ class Environment:
             return {}
         before = self.list_installed()
         held = [f"{each}=={version}" for each, version in before.items() if each in self.held and each != name]
-        (self.folder / "held.txt").write_text("\n".join(held), encoding="utf-8")
+        (self.folder / "held.txt").write_text("\n".join((*held, *self.limits)), encoding="utf-8")
         until = [f"--exclude-newer={self.as_of}T23:59:59Z"] if self.as_of else []
         if self._install("--constraints=held.txt", *until, requirement).code != 0:
             return {}

@@ -151,21 +151,23 @@ REFUSES = "raise RuntimeError('the caller is too old')\n"
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("old", "new", "own", "kept"),
+    ("old", "new", "own", "wanted", "kept"),
     [
-        ("gone = 1\n", "other = 1\n", GONE, ["lib<2.0"]),
-        ("x = 1\n", REFUSES, "import lib\n", ["lib<=1.0"]),
-        ("other = 1\n", "other = 1\n", GONE, []),
-        (REFUSES, REFUSES, "import lib\n", []),
+        ("gone = 1\n", "other = 1\n", GONE, "", ["lib<2.0"]),
+        ("x = 1\n", REFUSES, "import lib\n", "", ["lib<=1.0"]),
+        ("other = 1\n", "other = 1\n", GONE, "", []),
+        (REFUSES, REFUSES, "import lib\n", "", []),
+        ("gone = 1\n", "other = 1\n", GONE, "lib==2.0\n", []),
     ],
     ids=[
         "a name that was removed",
         "a release of another time",
         "a name that no release has",
         "another time does not help",
+        "the project asks for the release",
     ],
 )
-def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(project, old, new, own, kept):
+def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(project, old, new, own, wanted, kept):
     wheels, days = project.parent / "wheels", {}
     for name, version, day, text in (
         ("lib", "1.0", "2023-01-01", old),
@@ -175,7 +177,7 @@ def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(proje
     ):
         requires = ["lib>=1.0"] if name == "caller" else []
         days[make_wheel(wheels, name, version, requires=requires, files={f"{name}.py": text})] = f"{day}"
-    (project / "requirements.txt").write_text("torch\ncaller\nengine\n")
+    (project / "requirements.txt").write_text(f"torch\ncaller\nengine\n{wanted}")
     index = [*days, wheels / "engine-1.0-py3-none-any.whl"]
     with serve_packages(index) as served:
         served.days = {each.name: days.get(each, "2023-01-01") for each in index}
@@ -184,7 +186,9 @@ def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(proje
     assert ("; added: " in said) == bool(kept)
     settings = tomllib.loads((project / "devkit.toml").read_text())
     assert settings.get("project", {}).get("packages", []) == kept
-    assert json.loads((project / "devkit.lock").read_text())["plan"]["packages"].get("lib") == ("1.0" if kept else None)
+    assert json.loads((project / "devkit.lock").read_text())["plan"]["packages"].get("lib") == (
+        "1.0" if kept else wanted[5:-1] or None
+    )
 
 
 @pytest.mark.full

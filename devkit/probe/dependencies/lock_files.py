@@ -164,7 +164,7 @@ def _list_needs(entries: object) -> tuple[LockedNeed, ...]:
 def select_installed(
     packages: tuple[LockedPackage, ...], *, extras: Collection[str], groups: Collection[str]
 ) -> tuple[LockedPackage, ...]:
-    """Select the packages of a uv.lock that these extras and groups install, of several versions with the markers for it.
+    """Select the packages of a uv.lock that these extras and groups install, with the markers of all that needs them.
 
     All stay where the lock lacks the project.
     """
@@ -195,13 +195,13 @@ def select_installed(
             continue
         for package in by_name.get(need.name, ()):
             if need.version in ("", package.version):
-                reached.setdefault(id(package), set()).add("" if marker == need.marker else marker)
+                # One of several versions says itself when it counts.
+                is_told = marker == need.marker and package.marker
+                reached.setdefault(id(package), set()).add("" if is_told else marker)
                 waiting += package.needs
                 for extra in need.extras:
                     waiting += package.optional.get(("extra", canonicalize_name(extra)), ())
-    several = {id(package) for versions in by_name.values() if len(versions) > 1 for package in versions}
-    found = (each for each in packages if id(each) in reached)
-    return tuple(_with_markers(each, reached[id(each)]) if id(each) in several else each for each in found)
+    return tuple(_with_markers(each, reached[id(each)]) for each in packages if id(each) in reached)
 
 
 def _with_markers(package: LockedPackage, markers: set[str]) -> LockedPackage:
