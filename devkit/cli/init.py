@@ -181,13 +181,7 @@ def init(
     added = [*map(_find_name, project.settings.packages)]
     imports = tuple(each for each in imports if not (each.name in answer.resolved or is_among(each.name, added)))
     if prove:
-        tried = try_plan(project, answer)
-        project = replace(project, proof=tried.describe())
-        if tried.added:
-            project = project.with_packages(tried.added)
-            planned = plan_with_packages(request, project.dependencies, project.root, project.settings)
-            answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
-            project = project.for_plan(answer)
+        project, answer = repair_by_proof(project, answer, request)
     guide = find_guide_packages(project, answer)
     proof = project.proof or describe_proof(project.root, project.dependencies, answer)
     project = lock_project(project, answer, locking)
@@ -318,6 +312,22 @@ def plan_with_imports(
     if not isinstance(planned, Conflict):
         planned = replace(planned, warnings=(*planned.warnings, says))
     return added, imports, planned
+
+
+def repair_by_proof(project: "DevkitProject", plan: "Plan", request: "Request") -> "tuple[DevkitProject, Plan]":
+    """Try the plan; return the project with what helped and with what the proof says, and its plan."""
+    from devkit.solver.plan import Conflict
+
+    tried = try_plan(project, plan)
+    repaired = project.with_packages(tried.added)
+    if tried.added:
+        planned = plan_with_packages(request, repaired.dependencies, repaired.root, repaired.settings)
+        if isinstance(planned, Conflict):
+            says = f"what helps does not fit the plan: {planned.blockers[0].says}"
+            tried, repaired = replace(tried, failures=(*tried.failures, says)), project
+        else:
+            repaired, plan = repaired.for_plan(planned), planned
+    return replace(repaired, proof=tried.describe(plan.resolved.items())), plan
 
 
 def _find_name(requirement: str) -> str:

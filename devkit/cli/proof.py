@@ -61,7 +61,7 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
 
 def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved) -> list[str]:
     """List the imports that no resolved wheel provides, or say that there are none, or that this was not checked."""
-    from devkit.probe.dependencies.imports import find_python_2, parse_program, read_programs
+    from devkit.probe.dependencies.imports import find_python_2, find_syntax_error, read_programs
     from devkit.probe.host import LocalHost
     from devkit.probe.project.files import ProjectFiles
 
@@ -85,7 +85,7 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
         else []
     )
     is_old = {each.rpartition(":")[0] for each in old}
-    if unparsed := [path for path, text in programs if path not in is_old and parse_program(text) is None]:
+    if unparsed := [path for path, text in programs if path not in is_old and find_syntax_error(text)]:
         doubt += f", Python {'.'.join(map(str, sys.version_info[:2]))} cannot parse {join_some(unparsed)}"
     if missing:
         says.append(f"{format_count(len(missing), 'import')} not found: {join_some(missing)}{doubt}")
@@ -104,8 +104,10 @@ def _list_lacking(
     from devkit.probe.release_names import Wheel, list_lacking
     from devkit.probe.wheel_files import DEADLINE_S, run_side_by_side
 
+    # Of what comes with torch, such as triton, the wheel is known and the version is not.
     wheels, versions = dict(found.wheels), dict(found.packages)
-    homes = {module: package for package, tops in modules.items() if package in wheels for module in tops}
+    read = wheels.keys() & versions.keys()
+    homes = {module: package for package, tops in modules.items() if package in read for module in tops}
     uses: dict[str, dict[str, str]] = {}
     for path, text in programs:
         for name, line in list_uses(text, homes.keys()):
@@ -162,7 +164,7 @@ def find_unprovided(root: Path, dependencies: "Dependencies", plan: "Plan", foun
     provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
     provided |= {each.name.replace("-", "_") for each in plan.compiled if each.path}
     provided = provided.union(*modules.values())
-    reached = [each for _, path in find_programs(root) for each in list_reached_imports(root, path)]
+    reached = list_reached_imports(root, (path for _, path in find_programs(root)))
     # A package such as simpleitk has SimpleITK.
     lower = {name.replace("-", "_") for name in unread}
     own = [each for each in find_unprovided_imports(files, provided, reached) if each[0].lower() not in lower]

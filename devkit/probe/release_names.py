@@ -77,12 +77,16 @@ class Sight(StrEnum):
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel of a release: its address, the header of a login for its server, and the Pythons that it is for."""
+    """A wheel of a release: its address, the header of a login for its server, and the Pythons that it is for.
+
+    `day` is that of its upload, such as 2023-07-24, "" where the index does not say it.
+    """
 
     version: Version
     url: str
     login: str = ""
     requires_python: str = ""
+    day: str = ""
 
     def runs_on(self, python: str) -> bool:
         """Say if the release is for a Python such as 3.11; "" is any."""
@@ -393,7 +397,7 @@ def list_compiled_pythons(package: str, version: str, python: str) -> tuple[str,
     if isinstance(found, Unknown):
         raise OSError(found.reason)
     releases: dict[Version, set[str]] = {}
-    for name, _, _ in found[0]:
+    for name, *_ in found[0]:
         with contextlib.suppress(InvalidWheelFilename, InvalidVersion):
             _, release, _, tags = parse_wheel_filename(name)
             built = {each.interpreter for each in tags if "linux" in each.platform}
@@ -406,7 +410,11 @@ def list_compiled_pythons(package: str, version: str, python: str) -> tuple[str,
     return pythons if is_older or first == Version(version) else ()
 
 
-def _list_page(package: str) -> tuple[list[tuple[str, str, str]], str, str, str] | Unknown:
+_File = tuple[str, str, str, str]
+"""A file on the page of a package: its name, its address, the Pythons that it is for, and the day of its upload."""
+
+
+def _list_page(package: str) -> tuple[list[_File], str, str, str] | Unknown:
     """Return the files of a package on the first of the user's indexes that has it, with that page, its index and the login."""
     indexes = list_own_indexes()
     for index in indexes:
@@ -441,19 +449,14 @@ def _split_login(index: str) -> tuple[str, str]:
     return urlunsplit((parts.scheme, host, parts.path, "", "")), login
 
 
-def _list_files(page: bytes, kind: str) -> list[tuple[str, str, str]]:
-    """List the files of a project's page that are not withdrawn: name, address, and the Pythons that they are for.
-
-    Source: PEP 503, PEP 592, PEP 691.
-    """
+def _list_files(page: bytes, kind: str) -> list[_File]:
+    """List the files of a project's page that are not withdrawn. Source: PEP 503, PEP 592, PEP 691, PEP 700."""
     if "json" in kind:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             rows = json.loads(page)["files"]
-            return [
-                (str(each["filename"]), str(each["url"]), str(each.get("requires-python") or ""))
-                for each in rows
-                if not each.get("yanked")
-            ]
+            wanted = ("filename", "url", "requires-python", "upload-time")
+            kept = [[str(each.get(name) or "") for name in wanted] for each in rows if not each.get("yanked")]
+            return [(name, url, pythons, time[:10]) for name, url, pythons, time in kept]
         return []
     parser = _Links()
     parser.feed(page.decode("utf-8", "replace"))
@@ -463,20 +466,20 @@ def _list_files(page: bytes, kind: str) -> list[tuple[str, str, str]]:
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.files: list[tuple[str, str, str]] = []
+        self.files: list[_File] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
         url = found.get("href") or ""
         if tag == "a" and "data-yanked" not in found:
             name = unquote(urlsplit(url).path).rpartition("/")[2]
-            self.files.append((name, url, found.get("data-requires-python") or ""))
+            self.files.append((name, url, found.get("data-requires-python") or "", ""))
 
 
-def _choose_wheels(files: Iterable[tuple[str, str, str]], base: str, address: str, login: str) -> list[Wheel]:
+def _choose_wheels(files: Iterable[_File], base: str, address: str, login: str) -> list[Wheel]:
     """Choose of each release the wheel that is the likeliest to have sources: the one for every machine, else for Linux."""
-    best: dict[Version, tuple[tuple[bool, bool, str], str, str]] = {}
-    for name, url, pythons in files:
+    best: dict[Version, tuple[tuple[bool, bool, str], str, str, str]] = {}
+    for name, url, pythons, day in files:
         try:
             _, version, _, tags = parse_wheel_filename(name)
         except (InvalidWheelFilename, InvalidVersion):
@@ -484,7 +487,7 @@ def _choose_wheels(files: Iterable[tuple[str, str, str]], base: str, address: st
         platforms = {each.platform for each in tags}
         rank = ("any" in platforms, any("linux" in each and "x86_64" in each for each in platforms), name)
         if version not in best or rank > best[version][0]:
-            best[version] = rank, url, pythons
+            best[version] = rank, url, pythons, day
     stable = [each for each in best if not each.is_prerelease] or list(best)
     chosen = []
     for version in sorted(stable):
@@ -493,7 +496,7 @@ def _choose_wheels(files: Iterable[tuple[str, str, str]], base: str, address: st
             continue
         # Only the index itself gets its login.
         is_own = urlsplit(url)[:2] == urlsplit(address)[:2]
-        chosen.append(Wheel(version, url, login if is_own else "", best[version][2]))
+        chosen.append(Wheel(version, url, login if is_own else "", *best[version][2:]))
     return chosen
 
 

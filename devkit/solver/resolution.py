@@ -146,11 +146,14 @@ def _plan_days(
             return answer
         if isinstance(answer, Plan) and recorded is None:
             break
+    unread = answer.resolution if isinstance(answer, Plan) else None
     answer = plan(newest)
     if isinstance(answer, Conflict):
         return answer
-    says = f"the packages are the newest, because no plan fits those released by {request.as_of}"
-    return replace(answer, warnings=(*answer.warnings, says))
+    because = f"no plan fits those released by {request.as_of}"
+    if isinstance(unread, Unknown):
+        because = f"{unread.reason}, and so devkit does not know those released by {request.as_of}"
+    return replace(answer, warnings=(*answer.warnings, f"the packages are the newest, because {because}"))
 
 
 def _plan(

@@ -3,11 +3,12 @@
 It needs Python 3.9, and imports nothing of devkit.
 
     python import_child.py import MODULE            in the folder that the user would be in
-    python import_child.py imports MODULE …         several in one process: `{MODULE: …}`
+    python import_child.py imports FILE             imports as programs have them: FILE is JSON, `[[NAME, FILE, LINE], …]`
     python import_child.py list FOLDER [NAME …]     the modules of the project in FOLDER, and of these distributions
 
 Prints one JSON object: `{"error": TYPE, "message": TEXT, "missing": MODULE, "importer": FILE}`, without fields where the import
-works; or `{"own": NAME, "scripts": [NAME …], "modules": {NAME: [MODULE …] or null where it is not installed}}`.
+works; of several `{NAME: TRACEBACK}` for each that fails; or `{"own": NAME, "scripts": [NAME …], "modules": {NAME: [MODULE …]
+or null where it is not installed}}`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,24 @@ def try_import(module: str) -> dict[str, str]:
         names = {"error": type(first).__name__, "message": " ".join(str(first).split())[:2000], "missing": missing}
         return {**names, "importer": own[-1] if own else ""}
     return {}
+
+
+def try_statements(imports: list[tuple[str, str, int]]) -> dict[str, str]:
+    """Import each name as the statement in its file does. Returns the tracebacks of those that fail, by name."""
+    failed = {}
+    for name, path, line in imports:
+        module, _, last = name.rpartition(".")
+        statement = f"from {module} import {last}" if module else f"import {name}"
+        try:
+            # The traceback then begins in the program, at the line of the import.
+            exec(compile("\n" * (line - 1) + statement, path, "exec"), {})  # noqa: S102
+        except BaseException as error:  # noqa: BLE001 - packages raise what they like, SystemExit included
+            first = find_first_cause(error)
+            frames = first.__traceback__
+            if frames and frames.tb_frame.f_code.co_filename == __file__:
+                frames = frames.tb_next
+            failed[name] = "".join(traceback.format_exception(type(first), first, frames, chain=False))
+    return failed
 
 
 def list_modules(distribution: importlib.metadata.Distribution) -> list[str]:
@@ -92,8 +111,9 @@ def main() -> None:
     os.dup2(2, 1)
     sys.path[0] = ""
     action, what, *names = sys.argv[1:]
+    found: dict[str, Any]
     if action == "imports":
-        found: dict[str, Any] = {name: try_import(name) for name in (what, *names)}
+        found = try_statements(json.loads(Path(what).read_text(encoding="utf-8")))
     else:
         found = try_import(what) if action == "import" else list_project(Path(what), names)
     os.write(report, (json.dumps(found) + "\n").encode())

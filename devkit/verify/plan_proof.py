@@ -5,55 +5,48 @@ code runs in a copy, with variables from a list and a separate home; the environ
 """
 
 import json
-import os
 import re
 import shlex
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache, partial
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.known_errors import find_known_errors
-from devkit.facts.dependencies import TORCH_FAMILY, Dependencies, Resolved
+from devkit.doctor.known_errors import explain_text, find_known_errors
+from devkit.facts.dependencies import Dependencies, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.imports import MAX_FILES, list_dotted_imports
-from devkit.probe.uv_resolver import UNBUILT, UNREACHABLE, build_uv_environment, find_uv, find_uv_cache
+from devkit.probe.project.reader import read_last_change
+from devkit.probe.release_names import list_wheels, read_history
+from devkit.probe.uv_resolver import find_uv, find_uv_cache
 from devkit.reading import read_within
 from devkit.solver.plan import Plan
-from devkit.text import join_words, to_one_line
+from devkit.text import join_some, join_words, to_one_line
 from devkit.verify import import_child
-from devkit.verify.process import CompletedCommand, Progress, run_streaming
+from devkit.verify.process import Progress
 from devkit.verify.project_stages import MISSING, RAISED, find_help_commands, find_own_modules, find_programs
+from devkit.verify.throwaway import Environment
 
 DEADLINE_S = 1500.0
 """For everything: most of it is the download of torch."""
-PROGRAM_DEADLINE_S = 240.0
 MAX_REPAIRS = 3
-MAX_UNBUILT = 6
-"""Packages that are left out, each after another try, because they do not build."""
+"""Rounds in which something is tried for each failure."""
+SAME_TIME = timedelta(days=45)
+"""Releases that are further apart may not be made for each other."""
 MAX_COPIED_BYTES = 16 << 20
 """Larger files of a project are its data, which no import reads."""
 _NOT_COPIED = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__", ".devcontainer", "wandb", "outputs"))
-_INHERITED = ("LANG", "LC_ALL", "TZ", "OPENBLAS_CORETYPE", "SYSTEMROOT", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_QUIET = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "HF_HUB_OFFLINE": "1",
-    "MPLBACKEND": "Agg",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONFAULTHANDLER": "1",
-    "WANDB_MODE": "disabled",
-}
-"""A program that is only to print its help asks no server and draws no window."""
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_RUN_BY_DEVKIT = ("pip", "install")
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,8 @@ class PlanProof:
     """The end of the proof. `reason` says why nothing was tried, "" where it was.
 
     `failures` are what went wrong, each with its file and line; `added` are requirements that repaired others; `left_out`
-    are packages that were not installed. `command` is the program that ran, "" where only imports were tried.
+    are packages that were not installed. `command` is the program that ran, "" where only imports were tried. `tried` are
+    the versions of all packages that were installed.
     """
 
     reason: str = ""
@@ -69,13 +63,21 @@ class PlanProof:
     failures: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    tried: tuple[tuple[str, str], ...] = ()
 
-    def describe(self) -> str:
-        """Describe it in one line, the first of the output."""
+    def describe(self, planned: Iterable[tuple[str, str]]) -> str:
+        """Describe it in one line, the first of the output. `planned` are the packages of the plan that is written."""
         if self.reason:
             return f"not proved: {self.reason}"
         notes = [f"left out: {join_words(self.left_out)}"] if self.left_out else []
         notes += [f"added: {join_words(self.added)}"] if self.added else []
+        tried = dict(self.tried)
+        others = [
+            f"{name} {version} (tried: {tried[name]})"
+            for name, version in planned
+            if tried.get(name, version) != version
+        ]
+        notes += [f"planned, but not tried: {join_some(others)}"] if others else []
         if self.failures:
             says = ("not proved: it was tried", *self.failures)
         elif not self.command:
@@ -87,93 +89,6 @@ class PlanProof:
         else:
             says = (f"proved: imports and first command run ({self.command})",)
         return "; ".join([*says, *notes])
-
-
-@dataclass
-class _Environment:
-    """A throw-away environment in `folder`, and the copy of the project."""
-
-    folder: Path
-    uv: str
-    cache: Path
-    ends_at: float
-    progress: Progress
-    held: dict[str, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    unbuilt: list[str] = field(default_factory=list)
-
-    @property
-    def project(self) -> Path:
-        return self.folder / "project"
-
-    @property
-    def python(self) -> Path:
-        return self.folder / "env" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-
-    def run_uv(self, *words: str) -> CompletedCommand:
-        """Run uv with its own settings, and no other variable: setup programs of packages run below it."""
-        own = {"HOME": str(self.folder / "home"), "UV_CACHE_DIR": str(self.cache)}
-        argv = (self.uv, *words, "--no-progress", "--color=never", "--no-config")
-        return self._run(argv, self.folder, build_uv_environment() | own, self.ends_at)
-
-    def run_python(self, *words: str) -> CompletedCommand:
-        """Run the environment's Python in the copy of the project."""
-        scratch = {name: str(self.folder / "home") for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
-        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ} | _QUIET | scratch
-        inherited["PATH"] = os.pathsep.join((str(self.python.parent), "/usr/local/bin", "/usr/bin", "/bin"))
-        inherited["PYTHONPATH"] = os.pathsep.join(str(self.project / each) for each in ("", "src"))
-        ends_at = min(self.ends_at, time.monotonic() + PROGRAM_DEADLINE_S)
-        return self._run((str(self.python), *words), self.project, inherited, ends_at)
-
-    def _run(self, argv: Iterable[str], folder: Path, inherited: dict[str, str], ends_at: float) -> CompletedCommand:
-        left_s = max(0.0, ends_at - time.monotonic())
-        return run_streaming([*argv], progress=_ignore, timeout_s=left_s, folder=folder, inherited=inherited)
-
-    def install(self, plan: Plan, resolved: Resolved) -> str:
-        """Install the plan's packages; returns why that is not possible, "" where it was done."""
-        done = self.run_uv("venv", f"--python={plan.python}", "--no-python-downloads", "env")
-        if done.code != 0:
-            return f"uv cannot find Python {plan.python} on this machine; --python plans for an installed one"
-        compiled = {each.name for each in plan.compiled}
-        self.left_out += [name for name, _ in resolved.packages if name in compiled]
-        self.held = {name: version for name, version in resolved.packages if name not in compiled}
-        family = [f"{name}=={self.held[name]}" for name in TORCH_FAMILY if name in self.held]
-        if family:
-            self.progress(f"{join_words(family)} for the CPU …")
-            index = re.sub(r"[^/]+$", "cpu", plan.torch_index.rstrip("/"))
-            done = self._install("--no-deps", f"--default-index={index}", *family)
-            if done.code != 0 and "UV_FIND_LINKS" in build_uv_environment():
-                # A folder of wheels, which the user has named, may have it, and the index what is built beside it.
-                done = self._install("--no-deps", *family)
-            if done.code != 0:
-                return f"the CPU build of {join_words(family)} cannot be installed: {_shorten(done)}"
-        for _ in range(MAX_UNBUILT):
-            others = [f"{name}=={version}" for name, version in self.held.items() if name not in TORCH_FAMILY]
-            self.progress(f"{len(others)} packages …")
-            done = self._install("--no-deps", *others) if others else done
-            failed = UNBUILT.search("\n".join(done.log))
-            name = canonicalize_name(failed["name"]) if failed else ""
-            if done.code == 0 or name not in self.held:
-                break
-            self.unbuilt.append(f"{name} {self.held.pop(name)} does not build")
-        return "" if done.code == 0 else f"the packages cannot be installed: {_shorten(done)}"
-
-    def _install(self, *words: str) -> CompletedCommand:
-        return self.run_uv("pip", "install", f"--python={self.python}", "--link-mode=copy", *words)
-
-    def repair(self, requirements: Iterable[str]) -> bool:
-        """Install what repairs a failure beside what is held; returns whether that was possible."""
-        wanted = [Requirement(each) for each in requirements]
-        names = {canonicalize_name(each.name) for each in wanted}
-        if not wanted or names & {*TORCH_FAMILY}:
-            return False
-        held = [f"{name}=={version}" for name, version in self.held.items() if name not in names]
-        (self.folder / "held.txt").write_text("\n".join(held), encoding="utf-8")
-        return self._install("--constraints=held.txt", *map(str, wanted)).code == 0
-
-
-def _ignore(_: str) -> None:
-    """Print nothing of what programs say: their last lines are judged."""
 
 
 def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str, progress: Progress) -> PlanProof:
@@ -190,7 +105,10 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
     if not (words or program):
         return PlanProof("the guide does not mention a program, devkit.toml has no command, and no folder is a package")
     with tempfile.TemporaryDirectory(prefix="devkit-prove-", ignore_cleanup_errors=True) as name:
-        trial = _Environment(Path(name), uv, find_uv_cache(uv), time.monotonic() + DEADLINE_S, progress)
+        trial = Environment(Path(name), uv, find_uv_cache(uv), time.monotonic() + DEADLINE_S, progress, plan.as_of)
+        aside = {each.partition("=")[0] for each in plan.overrides}
+        own = (each for each in dependencies.needs if each.specifier and not each.url and each.name not in aside)
+        trial.limits = [f"{each.name}{each.specifier}{f'; {each.marker}' if each.marker else ''}" for each in own]
         (trial.folder / "home").mkdir()
         try:
             _copy(root, trial.project)
@@ -200,20 +118,109 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
             )
         if reason := trial.install(plan, resolved):
             return PlanProof(reason, left_out=tuple(trial.left_out))
-        added: list[str] = []
-        for repairs_left in reversed(range(MAX_REPAIRS + 1)):
-            progress(f"{shlex.join(['python', *words]) if words else f'the imports of {program}'} …")
-            # All that the guide runs; of these the first that prints help is started, too.
-            programs = dict.fromkeys((program, *(path for _, path in find_programs(trial.project)))) if program else ()
-            reached = chain(*(list_reached_imports(trial.project, each) for each in programs))
-            failures = [*_try_imports(trial, reached), *(_try_command(trial, words) if words else ())]
-            repairs = [each for _, fix in failures for each in fix if each not in added]
-            if not repairs or not repairs_left or not trial.repair(repairs):
-                break
-            added += dict.fromkeys(repairs)
-        says = tuple(dict.fromkeys((*trial.unbuilt, *(text for text, _ in failures))))
+        progress(f"{shlex.join(['python', *words]) if words else f'the imports of {program}'} …")
+        # All that the guide runs; of these the first that prints help is started, too.
+        programs = (program, *(path for _, path in find_programs(trial.project))) if program else ()
+        reached = list_reached_imports(trial.project, programs)
+        repair = _Repair(trial, lambda: [*_try_imports(trial, reached), *(_try_command(trial, words) if words else ())])
+        failures = repair.run(plan.as_of or read_last_change(root), plan.python)
+        says = tuple(dict.fromkeys((*trial.unbuilt, *(each.text for each in failures))))
         shown = shlex.join(("python", *words)) if words else ""
-        return PlanProof("", shown, says, tuple(added), tuple(trial.left_out))
+        added, left_out = tuple(repair.kept), tuple(trial.left_out)
+        return PlanProof("", shown, says, added, left_out, tuple(trial.list_installed().items()))
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A failure as it is shown, and as the program says it, from the traceback on.
+
+    `missing` is a top module that no package has, "" for another failure.
+    """
+
+    text: str
+    said: str
+    missing: str = ""
+
+    @property
+    def error(self) -> str:
+        """The error alone, by which a failure is known again."""
+        return self.said.rstrip().rpartition("\n")[2]
+
+
+class _Repair:
+    """Tries other releases where something fails, and keeps what helps. `kept` are their requirements."""
+
+    def __init__(self, trial: Environment, run: Callable[[], list[_Failure]]) -> None:
+        self._trial = trial
+        self._run = run
+        self._waiting: dict[str, list[str]] = {}
+        """What was not tried yet, by the error that it may repair."""
+        self.kept: dict[str, dict[str, str]] = {}
+        """What each requirement that helped changed."""
+
+    def run(self, day: str, python: str) -> list[_Failure]:
+        """Run until nothing fails, or nothing is left to try; returns what fails. `day` is that of the project's code."""
+        failures = best = self._run()
+        tried: dict[str, str] = {}
+        for _ in range(MAX_REPAIRS):
+            for each in failures:
+                waiting = self._waiting.setdefault(each.error, [*dict.fromkeys(self._list_repairs(each, day, python))])
+                while waiting and each.error not in tried.values():
+                    requirement = waiting.pop(0)
+                    if requirement not in self.kept and (changed := self._trial.try_release(requirement)):
+                        self._trial.progress(f"with {requirement} …")
+                        self.kept[requirement], tried[requirement] = changed, each.error
+            if not tried:
+                break
+            failures = self._run()
+            left = {each.error for each in failures}
+            for requirement in [each for each, error in tried.items() if error in left]:
+                self._trial.restore(self.kept.pop(requirement))
+            tried.clear()
+        if len(failures) >= len(best):
+            for changed in reversed(self.kept.values()):
+                self._trial.restore(changed)
+            self.kept.clear()
+            return best
+        return failures
+
+    def _list_repairs(self, failure: _Failure, day: str, python: str) -> Iterator[str]:
+        """Yield the requirements that may repair a failure, the most likely first."""
+        if failure.missing:
+            imports = load_tables().imports
+            if name := imports.distributions().get(failure.missing, ""):
+                yield name + imports.limits().get(name, "")
+            return
+        owners = self._trial.list_owners(failure.said)
+        stated = "".join(f"\n{name}=={version}" for name, version in owners.items())
+        answer = explain_text(failure.said + stated, is_ours=True, read_history=read_history)
+        yield from chain(*(_list_requirements(each) for match in answer.matches for each in match.fix.commands))
+        yield from _list_of_day(owners, day, python)
+
+
+def _list_of_day(owners: Mapping[str, str], day: str, python: str) -> Iterator[str]:
+    """Yield requirements that put the last two packages of a traceback to the same time: the newer one is bound.
+
+    `day` stands for the caller of a single package: the project's code.
+    """
+    packages = [*owners.items()][-2:]
+    releases = {name: list_wheels(name) for name, _ in packages}
+    days = {"": day}
+    for name, version in packages:
+        wheels = releases[name]
+        found = [] if isinstance(wheels, Unknown) else [each for each in wheels if str(each.version) == version]
+        days[name] = found[0].day if found else ""
+    callers = ("", *(name for name, _ in packages))
+    for one, other in pairwise(callers[-2:]):
+        if not (days[one] and days[other]):
+            continue
+        older, newer = sorted((one, other), key=days.__getitem__)
+        until = date.fromisoformat(days[older]) + SAME_TIME
+        wheels = releases.get(newer, Unknown(""))
+        if date.fromisoformat(days[newer]) <= until or isinstance(wheels, Unknown):
+            continue
+        if fits := [each for each in wheels if each.day and each.day <= str(until) and each.runs_on(python)]:
+            yield f"{newer}<={fits[-1].version}"
 
 
 def choose_program(root: Path, command: str) -> tuple[list[str], str]:
@@ -259,67 +266,76 @@ def _copy(root: Path, target: Path) -> None:
     shutil.copytree(root, target, symlinks=True, ignore=leave_out)
 
 
-def list_reached_imports(root: Path, program: str) -> tuple[tuple[str, str, int], ...]:
-    """List the modules of others that a program of the project imports at once, itself and by modules of the project.
+def list_reached_imports(root: Path, programs: Iterable[str]) -> tuple[tuple[str, str, int], ...]:
+    """List the modules of others that programs of the project import at once, themselves and by modules of the project.
 
     Returns: each full name, as list_dotted_imports has it, with the file and line of its first import. Modules below `try` do
-    not count; at most `MAX_FILES` files are read.
+    not count; at most `MAX_FILES` files are read for the programs of one folder.
     """
-    # A guide enters one of these folders, or the program itself adds it to the path.
-    roots = [*takewhile(root.__ne__, (root / program).parents), root, root / "src"]
-    waiting, seen = [root / program], {root / program}
+    folders: dict[Path, list[Path]] = {}
+    for each in dict.fromkeys(root / program for program in programs):
+        folders.setdefault(each.parent, []).append(each)
     found: dict[str, tuple[str, str, int]] = {}
-    while waiting and len(seen) <= MAX_FILES:
-        path = waiting.pop(0)
-        dotted = [*list_dotted_imports(read_within(root, path), path.relative_to(root).parts[:-1])]
-        reached = [(name, file) for name, _ in dotted for each in roots for file in _find_files(each, name.split("."))]
-        own = {name.partition(".")[0] for name, _ in reached} | sys.stdlib_module_names
-        for name, line in dotted:
-            if name.partition(".")[0] not in own:
-                found.setdefault(name, (name, path.relative_to(root).as_posix(), line))
-        waiting += [file for _, file in dict.fromkeys(reached) if file not in seen]
-        seen.update(file for _, file in reached)
+    for folder, waiting in folders.items():
+        # A guide enters one of these folders, or the program itself adds it to the path.
+        roots = [*takewhile(root.__ne__, (folder, *folder.parents)), root, root / "src"]
+        find_files = cache(partial(_find_files, roots))
+        seen = {*waiting}
+        while waiting and len(seen) <= MAX_FILES:
+            path = waiting.pop(0)
+            dotted = [*list_dotted_imports(read_within(root, path), path.relative_to(root).parts[:-1])]
+            reached = {name: find_files(name) for name, _ in dotted}
+            own = {name.partition(".")[0] for name, files in reached.items() if files} | sys.stdlib_module_names
+            for name, line in dotted:
+                if name.partition(".")[0] not in own:
+                    found.setdefault(name, (name, path.relative_to(root).as_posix(), line))
+            new = [file for files in reached.values() for file in files if file not in seen]
+            waiting += dict.fromkeys(new)
+            seen.update(new)
     return tuple(found.values())
 
 
-def _find_files(root: Path, names: list[str]) -> list[Path]:
+def _find_files(roots: Iterable[Path], name: str) -> list[Path]:
     """Find the files of the project that an import of a dotted name runs; a folder alone is a package, too."""
-    found = []
-    for count in range(1, len(names) + 1):
-        place = root.joinpath(*names[:count])
-        files = [each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()]
-        found += files[:1]
-        if not files and not place.is_dir():
-            break
+    found, names = [], name.split(".")
+    for root in roots:
+        for count in range(1, len(names) + 1):
+            place = root.joinpath(*names[:count])
+            files = [each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()]
+            found += files[:1]
+            if not files and not place.is_dir():
+                break
     return found
 
 
-_Failure = tuple[str, tuple[str, ...]]
-"""What went wrong, with its file and line, and the requirements that repair it."""
-
-
-def _try_imports(trial: _Environment, imports: Iterable[tuple[str, str, int]]) -> Iterator[_Failure]:
-    """Import each module in one process, and yield the failures."""
-    origins = {name.partition(".")[0]: f"{path}:{line}" for name, path, line in reversed([*imports])}
-    if not origins:
+def _try_imports(trial: Environment, imports: Sequence[tuple[str, str, int]]) -> Iterator[_Failure]:
+    """Import each name in one process, and yield the failures, each once."""
+    if not imports:
         return
-    done = trial.run_python(import_child.__file__, "imports", *origins)
+    (trial.folder / "imports.json").write_text(json.dumps(imports), encoding="utf-8")
+    done = trial.run_python(import_child.__file__, "imports", str(trial.folder / "imports.json"))
     try:
-        replies: dict[str, dict[str, str]] = json.loads(done.out.splitlines()[-1])
+        failed: dict[str, str] = json.loads(done.out.splitlines()[-1])
     except (ValueError, IndexError):
-        yield f"importing {join_words(list(origins)[:4])} …: {done.last_line}", ()
+        yield _Failure(
+            f"importing {join_words([name for name, *_ in imports[:4]])} …: {done.last_line}", done.last_line
+        )
         return
-    for module, failure in replies.items():
-        if failure:
-            yield _judge(f"{failure['error']}: {failure['message']}", module, origins[module], failure["missing"])
+    origins = {name: f"{path}:{line}" for name, path, line in reversed(imports)}
+    seen = set()
+    for name, said in failed.items():
+        failure = _judge(trial, said, name, origins[name])
+        if failure.error not in seen:
+            seen.add(failure.error)
+            yield failure
 
 
-def _try_command(trial: _Environment, words: list[str]) -> Iterator[_Failure]:
+def _try_command(trial: Environment, words: list[str]) -> Iterator[_Failure]:
     """Run the program, and yield its failure."""
     done = trial.run_python(*words)
     if done.code == 0:
         return
-    raised = next((match for line in reversed(done.log) if (match := RAISED.match(line.strip()))), None)
+    raised = [index for index, line in enumerate(done.log) if RAISED.match(line.strip())]
     frames = [match for line in done.log if (match := _FRAME.match(line))]
     own = [each for each in frames if Path(each["file"]).is_relative_to(trial.project)] or frames
     origin = words[0]
@@ -328,42 +344,29 @@ def _try_command(trial: _Environment, words: list[str]) -> Iterator[_Failure]:
         shown = path.relative_to(trial.project) if path.is_relative_to(trial.project) else Path(path.name)
         origin = f"{shown.as_posix()}:{own[-1]['line']}"
     ended = "it did not end" if done.code is None else done.last_line
-    text = f"{raised['error']}: {raised['message']}" if raised else ended
-    missing = MISSING.search(text)
-    yield _judge(text, "python " + " ".join(words), origin, missing[1] if missing else "")
+    yield _judge(trial, "\n".join(done.log[: raised[-1] + 1]) if raised else ended, "python " + " ".join(words), origin)
 
 
-def _judge(text: str, what: str, origin: str, missing: str) -> _Failure:
-    """Describe a failure, and find the requirements by which one package or one row of the catalog repairs it."""
-    missing = missing.partition(".")[0]
-    if missing:
-        imports = load_tables().imports
-        name = imports.distributions().get(missing, "")
-        return f"{origin} needs {missing}, which is not installed", (
-            name + imports.limits().get(name, ""),
-        ) if name else ()
-    matches = find_known_errors(text, is_ours=True)
-    fix = [each for command in (matches[0].fix.commands if matches else ()) for each in _list_requirements(command)]
+def _judge(trial: Environment, said: str, what: str, origin: str) -> _Failure:
+    """Describe what a failing program says, with its cause if the catalog knows it."""
+    error = said.rstrip().rpartition("\n")[2]
+    if found := MISSING.search(error):
+        top = found[1].partition(".")[0]
+        if package := trial.map_modules().get(top):
+            has = f"{package} {trial.list_installed().get(package, '')} does not have"
+            return _Failure(f"{origin} needs {found[1]}, which {has}", said)
+        return _Failure(f"{origin} needs {top}, which is not installed", said, top)
+    matches = find_known_errors(error, is_ours=True)
     cause = f" ({matches[0].code or 'known'}: {matches[0].cause})" if matches else ""
-    return f"{what} ({origin}): {' '.join(text.split())[:240]}{cause}", tuple(fix)
+    return _Failure(f"{what} ({origin}): {' '.join(error.split())[:240]}{cause}", said)
 
 
 def _list_requirements(command: str) -> Iterator[str]:
     """List the requirements with a version that a `pip install` names."""
     words = shlex.split(command)
-    if tuple(words[:2]) != _RUN_BY_DEVKIT or any(each.startswith("--index-url") for each in words):
+    if "pip" not in words[:2] or "install" not in words[1:3] or any(each.startswith("--index-url") for each in words):
         return
     for word in words[2:]:
-        try:
+        with suppress(InvalidRequirement):
             if Requirement(word).specifier:
                 yield word
-        except InvalidRequirement:
-            continue
-
-
-def _shorten(done: CompletedCommand) -> str:
-    """Return uv's error in one line."""
-    text = " ".join(" ".join(done.log).partition("error:")[2].split())
-    if any(word in text.lower() for word in UNREACHABLE):
-        return "uv cannot reach the package index"
-    return text[:240] or ("the time ran out" if done.code is None else done.last_line)

@@ -12,6 +12,7 @@ import tomllib
 import pytest
 
 from tests.cli.test_init import tree
+from tests.package_server import serve_packages
 from tests.wheels import make_index, make_wheel
 
 PLAN = ("--vendor", "cpu", "--machine", "x86_64", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}", "--yes")
@@ -142,6 +143,52 @@ def test_what_fails_is_repaired_or_named_with_its_line(project, program, said, p
     assert tomllib.loads((project / "devkit.toml").read_text()).get("project", {}).get("packages", []) == packages
     if packages:
         assert "einops" in json.loads((project / "devkit.lock").read_text())["plan"]["packages"]
+
+
+GONE = "from lib import gone\n"
+REFUSES = "raise RuntimeError('the caller is too old')\n"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("old", "new", "own", "wanted", "kept"),
+    [
+        ("gone = 1\n", "other = 1\n", GONE, "", ["lib<2.0"]),
+        ("x = 1\n", REFUSES, "import lib\n", "", ["lib<=1.0"]),
+        ("other = 1\n", "other = 1\n", GONE, "", []),
+        (REFUSES, REFUSES, "import lib\n", "", []),
+        ("gone = 1\n", "other = 1\n", GONE, "lib==2.0\n", []),
+    ],
+    ids=[
+        "a name that was removed",
+        "a release of another time",
+        "a name that no release has",
+        "another time does not help",
+        "the project asks for the release",
+    ],
+)
+def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(project, old, new, own, wanted, kept):
+    wheels, days = project.parent / "wheels", {}
+    for name, version, day, text in (
+        ("lib", "1.0", "2023-01-01", old),
+        ("lib", "2.0", "2024-06-01", new),
+        ("caller", "1.0", "2023-02-01", own),
+        ("torch", "2.15.0", "2026-06-01", "x = 1\n"),
+    ):
+        requires = ["lib>=1.0"] if name == "caller" else []
+        days[make_wheel(wheels, name, version, requires=requires, files={f"{name}.py": text})] = f"{day}"
+    (project / "requirements.txt").write_text(f"torch\ncaller\nengine\n{wanted}")
+    index = [*days, wheels / "engine-1.0-py3-none-any.whl"]
+    with serve_packages(index) as served:
+        served.days = {each.name: days.get(each, "2023-01-01") for each in index}
+        said = prove(project, "--prove", program="import caller", UV_DEFAULT_INDEX=served.index)[0]
+    assert said.startswith("proved" if kept else "not proved: it was tried; caller (run.py:6): ")
+    assert ("; added: " in said) == bool(kept)
+    settings = tomllib.loads((project / "devkit.toml").read_text())
+    assert settings.get("project", {}).get("packages", []) == kept
+    assert json.loads((project / "devkit.lock").read_text())["plan"]["packages"].get("lib") == (
+        "1.0" if kept else wanted[5:-1] or None
+    )
 
 
 @pytest.mark.full

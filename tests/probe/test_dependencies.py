@@ -372,6 +372,16 @@ def test_a_lock_of_uv_limits_each_platform_by_its_markers(tmp_path):
     assert found.torch_family == ("sympy", "torch")
 
 
+def test_what_a_lock_of_uv_has_for_another_python_alone_does_not_count_for_the_plans(tmp_path):
+    newer = '\n    { name = "audioop-lts", marker = "python_full_version >= \'3.13\'" },'
+    needed = '\n[[package]]\nname = "audioop-lts"\nversion = "0.2.1"\n'
+    lock = UV_LOCK.replace("dependencies = [", f"dependencies = [{newer}", 1) + needed
+    found = read(tmp_path, {"pyproject.toml": f'{PROJECT}dependencies = ["torch"]\n', "uv.lock": lock})
+    assert [text for text in limits(found).values() if "audioop" in text] == [
+        'audioop-lts==0.2.1 ; python_full_version >= "3.13"'
+    ]
+
+
 def test_a_package_with_two_versions_and_no_word_when_is_left_open(tmp_path):
     twice = '[[package]]\nname = "torch"\nversion = "2.9.1"\n\n[[package]]\nname = "torch"\nversion = "2.8.0"\n'
     assert limits(read(tmp_path, {"pyproject.toml": PROJECT, "pdm.lock": twice})) == {}

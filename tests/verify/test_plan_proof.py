@@ -60,17 +60,17 @@ def test_imports_are_followed_through_the_project_and_not_below_try(tmp_path):
         "import json, numpy\nfrom own import model\ntry:\n    import apex\nexcept ImportError: ...\n"
     )
     (tmp_path / "own/model.py").write_text("from . import train\nimport torch.nn as nn\n")
-    assert list_reached_imports(tmp_path, "train.py") == (("numpy", "train.py", 1), ("torch.nn", "own/model.py", 2))
+    assert list_reached_imports(tmp_path, ["train.py"]) == (("numpy", "train.py", 1), ("torch.nn", "own/model.py", 2))
     (tmp_path / "own/data").mkdir()
     (tmp_path / "own/data/seed.py").write_text("import model\n")
-    assert list_reached_imports(tmp_path, "own/data/seed.py")[-1] == ("torch.nn", "own/model.py", 2)
+    assert list_reached_imports(tmp_path, ["own/data/seed.py"])[-1] == ("torch.nn", "own/model.py", 2)
 
 
 def test_a_folder_without_init_is_a_package_of_the_project(tmp_path):
     project(tmp_path, "app/api/routes.py", "main.py")
     (tmp_path / "main.py").write_text("from app.api import routes\n")
     (tmp_path / "app/api/routes.py").write_text("import numpy\n")
-    assert list_reached_imports(tmp_path, "main.py") == (("numpy", "app/api/routes.py", 1),)
+    assert list_reached_imports(tmp_path, ["main.py"]) == (("numpy", "app/api/routes.py", 1),)
 
 
 @pytest.mark.parametrize("name", ["link.py", "pipe.py", "large.py"])
@@ -81,4 +81,4 @@ def test_a_program_that_leads_out_of_the_project_or_never_ends_is_not_read(tmp_p
     (root / "link.py").symlink_to(outside)
     os.mkfifo(root / "pipe.py")
     (root / "large.py").write_text("import numpy\n" + "#" * MAX_CONFIG_BYTES)
-    assert list_reached_imports(root, name) == ()
+    assert list_reached_imports(root, [name]) == ()

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import ImportedPackage
@@ -195,17 +196,31 @@ def list_uses(text: str, modules: Collection[str]) -> Iterator[tuple[str, int]]:
                 yield f"{name}.{node.attr}", node.lineno
 
 
-def find_python_2(text: str) -> int:
-    """Return the first line of a file that is Python 2, as the error of this Python says; 0 for none."""
+@lru_cache(maxsize=MAX_FILES)
+def find_syntax_error(text: str) -> Exception | None:
+    """Return why this Python cannot parse a file; None where it can."""
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return getattr(error, "lineno", 0) if _PYTHON_2.search(str(error)) else 0
-    return 0
+        return error.with_traceback(None)
+    return None
 
 
-def _list_nodes(text: str, *, is_top_only: bool, with_tried: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
-    tree = parse_program(text)
+def find_python_2(text: str) -> int:
+    """Return the first line of a file that is Python 2, as the error of this Python says; 0 for none."""
+    error = find_syntax_error(text)
+    return getattr(error, "lineno", 0) if _PYTHON_2.search(str(error)) else 0
+
+
+@lru_cache(maxsize=4 * MAX_FILES)
+def _list_nodes(text: str, *, is_top_only: bool, with_tried: bool = False) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """List the import statements of a file. A guide runs many programs of one project, and each reaches the same files."""
+    return tuple(_walk_imports(parse_program(text), is_top_only=is_top_only, with_tried=with_tried))
+
+
+def _walk_imports(
+    tree: ast.Module | None, *, is_top_only: bool, with_tried: bool
+) -> Iterator[ast.Import | ast.ImportFrom]:
     waiting: list[ast.AST] = list(tree.body) if tree else []
     while waiting:
         node = waiting.pop(0)

@@ -158,7 +158,7 @@ def _list_needs(entries: object) -> tuple[LockedNeed, ...]:
 def select_installed(
     packages: tuple[LockedPackage, ...], *, extras: Collection[str], groups: Collection[str]
 ) -> tuple[LockedPackage, ...]:
-    """Select the packages of a uv.lock that these extras and groups install, of several versions with the markers for it.
+    """Select the packages of a uv.lock that these extras and groups install, with the markers of all that needs them.
 
     All stay where the lock lacks the project.
     """
@@ -189,19 +189,20 @@ def select_installed(
             continue
         for package in by_name.get(need.name, ()):
             if need.version in ("", package.version):
-                reached.setdefault(id(package), set()).add("" if marker == need.marker else marker)
+                # One of several versions says itself when it counts.
+                is_told = marker == need.marker and package.marker
+                reached.setdefault(id(package), set()).add("" if is_told else marker)
                 waiting += package.needs
                 for extra in need.extras:
                     waiting += package.optional.get(("extra", canonicalize_name(extra)), ())
-    several = {id(package) for versions in by_name.values() if len(versions) > 1 for package in versions}
-    found = []
-    for package in (each for each in packages if id(each) in reached):
-        markers = reached[id(package)]
-        if id(package) in several and markers and "" not in markers:
-            either = " or ".join(f"({marker})" for marker in sorted(markers))
-            package = replace(package, marker=f"({package.marker}) and ({either})" if package.marker else either)
-        found.append(package)
-    return tuple(found)
+    return tuple(_with_markers(each, reached[id(each)]) for each in packages if id(each) in reached)
+
+
+def _with_markers(package: LockedPackage, markers: set[str]) -> LockedPackage:
+    if "" in markers or not markers:
+        return package
+    either = " or ".join(f"({marker})" for marker in sorted(markers))
+    return replace(package, marker=f"({package.marker}) and ({either})" if package.marker else either)
 
 
 def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: RequirementCollector) -> None:
