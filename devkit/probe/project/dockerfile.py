@@ -22,7 +22,7 @@ from devkit.probe.project.mounts_and_variables import (
 # Files with secrets that a build takes in: those of COPY without those in the ignore file.
 SECRET_FILES = (".netrc", ".pypirc", "id_rsa", "id_ed25519", ".git-credentials", "kaggle.json", "credentials.json")
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
-_HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
+HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]{0,1000}))?\}|(\w+))")
 _COPY_FROM = re.compile(r"--from=(\S+)")
 _FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
@@ -324,7 +324,7 @@ def parse_instructions(text: str) -> Iterator[Instruction]:
         keyword, rest = found[1].upper(), found[2].strip()
         heredoc: list[str] = []
         if keyword in ("RUN", "COPY", "ADD"):
-            for dash, _, word in _HEREDOC.findall(rest):
+            for dash, _, word in HEREDOC.findall(rest):
                 while place < len(lines) and (lines[place].strip() if dash else lines[place].rstrip()) != word:
                     heredoc.append(lines[place])
                     place += 1
