@@ -62,7 +62,7 @@ class BuildLog:
         if found := _BUILDKIT.fullmatch(line):
             self._take_buildkit(found[1], found[2])
         elif self._unfinished and line.strip():
-            # A program that writes half a line has the other half on one of its own.
+            # BuildKit ends a line where a program had written only half of it.
             self._unfinished[-1] += line
         elif found := _CLASSIC.fullmatch(line.rstrip()):
             self._report(f"build {_name_step(found)} …")

@@ -154,7 +154,10 @@ def test_what_the_catalog_knows_for_sure_is_the_fix_where_no_line_is_to_blame(co
 def test_a_source_that_the_context_lacks_is_told_with_the_nearest_name_and_not_beside_a_guess(container):
     (container.folder / ".devcontainer/docker/run.sh").unlink()
     text = 'ERROR: failed to calculate checksum of ref a::b: "/docker/run.sh": not found'
-    for beside, remedy in (("start.sh", "add docker/run.sh to"), ("run.bash", "write docker/run.bash in place of docker/run.sh")):
+    for beside, remedy in (
+        ("start.sh", "add docker/run.sh to"),
+        ("run.bash", "write docker/run.bash in place of docker/run.sh"),
+    ):
         (container.folder / ".devcontainer/docker" / beside).touch()
         verdict = judge_failure(LocalHost(), container, Failure("x", (text,)))
         (step,) = verdict.list_steps()
