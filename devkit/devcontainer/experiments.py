@@ -26,7 +26,7 @@ from devkit.trial.project import write_build
 ABSENT = re.compile(r"(?<![\w/.+-])([\w.+-]+): (?:command )?not found|exec: \"([\w.+-]+)\": executable file not found")
 _OF_SHELL = re.compile(r"\S*\bsh: (?:line )?\d+: ")
 _NO_FILE = re.compile(r"no such file or directory", re.IGNORECASE)
-_PATH = re.compile(r"(?<![\w.:/+-])[\w./+-]*\w[./][\w./+-]*\w")
+_PATH = re.compile(r"(?<![\w.:/+-])(?:[\w./+-]*\w[./][\w./+-]*\w|[\w-]+(?='?: No such file))")
 _CHOWN = re.compile(r"--chown=([A-Za-z_][\w-]*)")
 _INSTALL = {
     "apt-get": "apt-get update && apt-get install -y --no-install-recommends",
@@ -59,7 +59,8 @@ def find_tried(host: Host, folder: str, said: str) -> Finding | None:
     trials = try_containers(host, facts, deadline_s=_TRIALS_S, project=folder, reader=reader)
     outcomes = run_checks(select_checks(("PRJ038", "PRJ041")), replace(facts, trials=trials), clock=time.monotonic)
     for finding in (one for each in outcomes if isinstance(each.verdict, Found) for one in each.verdict.findings):
-        words = [*_TELLING.findall(" ".join((finding.message, *finding.evidence))), finding.subject.rpartition(" ")[2]]
+        told = (finding.message, *(each for each in finding.evidence if ": works" not in each))
+        words = [*_TELLING.findall(" ".join(told)), finding.subject.rpartition(" ")[2]]
         telling = {each.strip(".!") for each in words if len(each) > 2}
         able = "|".join(re.escape(each) for each in telling if not _GENERAL.fullmatch(each))
         if able and re.search(rf"(?<!\w)(?:{able})(?!\w)", said):
