@@ -46,10 +46,10 @@ from devkit.trial.programs import (
     NO_EXEC,
     NOT_STARTED,
     LookUp,
+    list_image_users,
     list_look_ups,
     list_misnamed,
     list_scripts,
-    list_steps,
     name_images,
 )
 from devkit.trial.project import (
@@ -815,7 +815,7 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     }
     found = (
         *(list_look_ups(run.config, images, facts, host, run.project) if client.heeds_seccomp else ()),
-        *list_steps(images, (each.dockerfile for each in run.builds), run.host, run.project),
+        *list_image_users(images, (each.dockerfile for each in run.builds), run.host, run.project),
     )
     misnamed, existing = list_misnamed(run.config, facts, refusals), {*volumes.split(), *names}
     is_here = host is not None and facts.container is None

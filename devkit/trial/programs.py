@@ -37,8 +37,6 @@ _BUILTINS = re.compile(
     r"[.:\[]|cd|command|echo|eval|exec|exit|export|false|for|if|kill|read|set|test|true|trap|until|wait|while"
 )
 """Words of a shell that need no file. Source: POSIX, Shell Command Language, 2.14 and 2.9.4; dash(1)."""
-_NAME = re.compile(r"[A-Za-z][\w-]*")
-_FLAGS = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
 _READS_INPUT = re.compile(r"(?:ba|da|a|z|fi)?sh|(?:i?python|node|ruby|R|julia|lua)[\d.]*")
 """Programs that read commands from a terminal, and end where there are none."""
 _SUBSTITUTED = re.compile(r"\$\{?(\w+)\b(?!:?-)")
@@ -138,20 +136,21 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
             yield LookUp(("run", "--interpreter", path), (), absence=fault)
 
 
-def list_steps(images: Mapping[str, object], dockerfiles: Iterable[str], host: Host, folder: str) -> Iterator[LookUp]:
-    """Yield the users and the program that a Dockerfile's last stage asks of an image that is here, before it changes it."""
+def list_image_users(
+    images: Mapping[str, object], dockerfiles: Iterable[str], host: Host, folder: str
+) -> Iterator[LookUp]:
+    """Yield the user that a Dockerfile's last stage asks of an image that is here, before it changes it."""
     for path in dict.fromkeys(dockerfiles):
-        image, found = "", list[LookUp]()
+        image, user = "", ""
         for each in list_scoped(host.read(f"{folder}/{path}") or ""):
-            keyword, words = each.instruction.keyword, _FLAGS.sub("", each.filled).split() or [""]
+            keyword, word = each.instruction.keyword, each.filled.partition(" ")[0]
             if keyword == "FROM":
-                image, found = words[0] if words[0] in images else "", []
-            elif keyword == "USER" and image and "$" not in words[0]:
-                found.append(LookUp(("run", "--user", words[0]), (f"--user={words[0]}", _SHELL, image)))
-            elif keyword == "RUN" and image and _NAME.fullmatch(words[0]) and not _BUILTINS.fullmatch(words[0]):
-                found.append(LookUp(("run", "--program", words[0]), (f"--entrypoint={words[0]}", image)))
-            image = "" if keyword in ("RUN", "COPY", "ADD", "ENV", "SHELL", "ONBUILD") else image
-        yield from found
+                image, user = word if word in images else "", ""
+            elif keyword == "USER" and image and "$" not in word:
+                user = user or word
+            image = "" if keyword in ("RUN", "COPY", "ADD", "ONBUILD") and not user else image
+        if image and user:
+            yield LookUp(("run", "--user", user), (f"--user={user}", _SHELL, image))
 
 
 def list_words(service: Mapping[str, Any], of_image: Mapping[str, Any]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]{0,1000}))?\}|(\w+))")
 _COPY_FROM = re.compile(r"--from=(\S+)")
-_FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
+FLAGS = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
 _UNCERTAIN = re.compile(r"[*?\[<@]|://")
 """In a source that is a pattern, a here-document, or an address."""
 _LONGEST = 160
@@ -96,7 +96,7 @@ class _StageReader:
         given: Mapping[str, str],
         secret_files: FindSecretFiles,
     ) -> None:
-        words = _FLAG.sub("", instruction.text).split()
+        words = FLAGS.sub("", instruction.text).split()
         name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
         written = words[0] if words else ""
         image, line = expansion.expand(written, defaults), instruction.line
@@ -138,8 +138,8 @@ class _StageReader:
         self._found.setdefault(name, []).extend(values)
 
     def _copy(self, instruction: Instruction) -> None:
-        flags = _FLAG.match(instruction.text)
-        text = _FLAG.sub("", instruction.text).strip()
+        flags = FLAGS.match(instruction.text)
+        text = FLAGS.sub("", instruction.text).strip()
         try:
             words = [str(each) for each in json.loads(text)] if text.startswith("[") else text.split()
         except ValueError:
@@ -155,7 +155,7 @@ class _StageReader:
 
     def _run(self, instruction: Instruction) -> None:
         path, line = self._path, instruction.line
-        text = self._expansion.expand(_FLAG.sub("", instruction.text), self._arguments)
+        text = self._expansion.expand(FLAGS.sub("", instruction.text), self._arguments)
         interpreter = text.split("<<")[0].split()[:1]
         is_script = bool(instruction.heredoc) and (not interpreter or interpreter[0].endswith("sh"))
         commands = shell.parse_shell_text(instruction.heredoc if is_script else text)

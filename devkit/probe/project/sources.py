@@ -9,9 +9,8 @@ from difflib import get_close_matches
 
 from devkit.probe.documents import DocumentNode
 from devkit.probe.host import Host
-from devkit.probe.project.dockerfile import Instruction
+from devkit.probe.project.dockerfile import FLAGS, Instruction
 
-_FLAGS = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
 _FROM = re.compile(r"--from=([\w-]+)(?=\s)")
 """A stage, or an image without a tag."""
 _UNCERTAIN = re.compile(r"[*?\[$@]|<<|://|\\")
@@ -60,7 +59,7 @@ def judge_sources(
         )
     if context is None or "--from" in filled:
         return "", ""
-    text = _FLAGS.sub("", filled).strip()
+    text = FLAGS.sub("", filled).strip()
     try:
         words = [str(each) for each in json.loads(text)] if text.startswith("[") else text.split()
     except ValueError:
