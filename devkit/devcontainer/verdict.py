@@ -64,7 +64,7 @@ class Verdict:
         words = re.sub(r"^error: ", "", self.words, flags=re.IGNORECASE)
         while not self.is_tried and len(words) > _LONGEST and len(words.partition(": ")[2]) > _SHORTEST:
             words = words.partition(": ")[2]  # An engine tells the cause last.
-        return f"{wrong or words}{f' ({places})' if places else ''}"
+        return f"{wrong or words}{f' ({places})' if places and places not in words else ''}"
 
     def list_lines(self) -> tuple[str, ...]:
         """List the lines of the project that it leads to, without secrets, which the key before a value shows."""

@@ -104,7 +104,10 @@ def locate_excerpt(host: Host, folder: str, words: str) -> Place | None:
 def take_suggestion(place: Place, words: str) -> Place:
     """Return the place with what a program itself suggests to write there."""
     found = _SUGGESTION.search(words)
-    return replace(place, note=found[1], remedy=f"write {found[2]}") if found and not place.note else place
+    if found is None or place.note:
+        return place
+    note = found[1].strip().replace(":", "")
+    return replace(place, note=note, remedy=f"write {found[2]} in place of {note.split()[-1]}")
 
 
 def locate_variable(host: Host, folder: str, name: str) -> tuple[Place, ...]:
