@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from devkit.devcontainer.engine import EngineClient
-from devkit.doctor.model import Finding, Found
+from devkit.doctor.model import Finding, Found, Side
 from devkit.doctor.registry import select_checks
 from devkit.doctor.runner import run_checks
 from devkit.facts.project import Project
@@ -58,7 +58,10 @@ def find_tried(host: Host, folder: str, said: str) -> Finding | None:
     facts = gather_facts(reader, deadline_s=_READING_S, project=folder, only=_NEEDED)
     trials = try_containers(host, facts, deadline_s=_TRIALS_S, project=folder, reader=reader)
     outcomes = run_checks(select_checks(("PRJ038", "PRJ041")), replace(facts, trials=trials), clock=time.monotonic)
-    for finding in (one for each in outcomes if isinstance(each.verdict, Found) for one in each.verdict.findings):
+    found = ((each.check.code, each.verdict.findings) for each in outcomes if isinstance(each.verdict, Found))
+    # Where Compose refuses a project and nothing is known of it, its words were told already.
+    every = ((code, one) for code, findings in found for one in findings)
+    for finding in (one for code, one in every if code == "PRJ041" or one.fix.where is Side.PROJECT):
         told = (finding.message, *(each for each in finding.evidence if ": works" not in each))
         words = [*_TELLING.findall(" ".join(told)), finding.subject.rpartition(" ")[2]]
         telling = {each.strip(".!") for each in words if len(each) > 2}

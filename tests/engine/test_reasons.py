@@ -47,7 +47,7 @@ USED = f"services: {{a: {{image: {BASE}, command: [sleep, '60'], %s}}}}"
         pytest.param(
             BUILT,
             "RUN false",
-            "did not complete successfully",
+            "the build failed at 2/2 RUN false",
             "no experiment shows what is wrong there.",
             id="nobody knows",
         ),
