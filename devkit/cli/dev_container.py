@@ -17,7 +17,7 @@ from devkit.text import to_one_line
 
 if TYPE_CHECKING:
     from devkit.devcontainer.configuration import DevContainer
-    from devkit.devcontainer.engine import Entry, Failure
+    from devkit.devcontainer.engine import EngineClient, Entry, Failure
     from devkit.devcontainer.starting import Started
 
 MAX_SHOWN_LINES = 12
@@ -102,17 +102,16 @@ def start(container: "DevContainer", *, rebuilds: bool = False, no_cache: bool =
             click.echo("\nBuilt steps are kept: the next `devkit up` continues.", err=True)
             raise
     if isinstance(started, Failure):
-        _print_failure(started, container)
+        _print_failure(started, client)
         return None
     return started
 
 
-def _print_failure(failure: "Failure", container: "DevContainer") -> None:
+def _print_failure(failure: "Failure", client: "EngineClient") -> None:
     """Print why something failed with the lines of the project that it leads to, the fix, the last lines, and the file with all."""
     from devkit.devcontainer.verdict import judge_failure
-    from devkit.probe.host import LocalHost
 
-    verdict = judge_failure(LocalHost(), container, failure)
+    verdict = judge_failure(client.host, client.container, failure, client)
     click.echo(f"Error: {to_one_line(verdict.headline)}", err=True)
     shown = [line for line in verdict.shown if line.strip()][-MAX_SHOWN_LINES:]
     for line in dict.fromkeys((*verdict.list_lines(), failure.title, *shown)):
@@ -236,6 +235,6 @@ def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: b
         printer(f"{'remove' if volumes else 'stop'} {state.name} …")
         failure = stop_dev_container(client, state, removes=volumes)
     if failure:
-        _print_failure(failure, container)
+        _print_failure(failure, client)
         ctx.exit(ExitCode.ANSWER_IS_NO)
     click.echo(f"The dev container of {container.name} is {'removed, with its volumes' if volumes else 'stopped'}.")

@@ -38,6 +38,8 @@ class BuildLog:
         self.lines: list[str] = []
         self.steps: dict[str, BuildStep] = {}
         self._report = report
+        self._unfinished: list[str] = []
+        """The output that the last line belongs to."""
 
     @property
     def built(self) -> tuple[str, ...]:
@@ -59,11 +61,15 @@ class BuildLog:
         self.lines.append(line)
         if found := _BUILDKIT.fullmatch(line):
             self._take_buildkit(found[1], found[2])
+        elif self._unfinished and line.strip():
+            # BuildKit ends a line where a program had written only half of it.
+            self._unfinished[-1] += line
         elif found := _CLASSIC.fullmatch(line.rstrip()):
             self._report(f"build {_name_step(found)} …")
 
     def _take_buildkit(self, number: str, text: str) -> None:
         step = self.steps.get(number)
+        self._unfinished = step.output if step and _OUTPUT.fullmatch(text) else []
         if step is None:
             if found := _STEP.fullmatch(text):
                 self.steps[number] = BuildStep(_name_step(found))

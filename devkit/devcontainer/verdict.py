@@ -2,24 +2,29 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from devkit.devcontainer.configuration import DevContainer
-from devkit.devcontainer.engine import Failure
+from devkit.devcontainer.engine import EngineClient, Failure
+from devkit.devcontainer.experiments import ABSENT, Step, find_tried
 from devkit.doctor.known_errors import explain_text
 from devkit.doctor.model import Confidence, Fix
 from devkit.doctor.program_failures import name_program
 from devkit.doctor.signatures.unknown import STATUS
+from devkit.errors import DevkitError
 from devkit.facts.secrets import redact_tokens
 from devkit.probe.attempts import find_error_lines
 from devkit.probe.host import Host
 from devkit.probe.project.places import (
+    OF_BUILD,
     Place,
     drop_repeated,
     locate_excerpt,
     locate_setting,
     locate_values,
     locate_variable,
+    take_suggestion,
 )
 from devkit.text import join_words
 
@@ -30,7 +35,6 @@ _FRAME = re.compile(r"^\s+at (?:async )?\S+ \(.*\)$|^\s+at .*:\d+:\d+\)?$", re.M
 _OF_GPU = re.compile("nvidia|gpu", re.IGNORECASE)
 _LONGEST, _SHORTEST = 120, 40
 """Characters of a headline's words."""
-_ABSENT = re.compile(r"([\w.+-]+): (?:command )?not found|exec: \"([\w.+-]+)\": executable file not found")
 _ENDED = re.compile(r"the container \S+ exited with status 0")
 _KEY = re.compile(r"\b\w+Command\b")
 """A lifecycle command, in the title of its failure."""
@@ -49,6 +53,8 @@ class Verdict:
     """Also what an engine refuses of a GPU, which is a matter of its settings, whatever line requests it."""
     shown: tuple[str, ...]
     """The output of what failed, without what tools add for their authors."""
+    is_tried: bool = False
+    """True if an experiment of devkit found the cause, whose words these are then."""
 
     @property
     def headline(self) -> str:
@@ -56,9 +62,9 @@ class Verdict:
         wrong = next((each.note for each in self.places if each.note), "")
         places = ", ".join(f"{each.name} in {each.file}:{each.line}" for each in self.places[:2])
         words = re.sub(r"^error: ", "", self.words, flags=re.IGNORECASE)
-        while len(words) > _LONGEST and len(words.partition(": ")[2]) > _SHORTEST:
+        while not self.is_tried and len(words) > _LONGEST and len(words.partition(": ")[2]) > _SHORTEST:
             words = words.partition(": ")[2]  # An engine tells the cause last.
-        return f"{wrong or words}{f' ({places})' if places else ''}"
+        return f"{wrong or words}{f' ({places})' if places and places not in words else ''}"
 
     def list_lines(self) -> tuple[str, ...]:
         """List the lines of the project that it leads to, without secrets, which the key before a value shows."""
@@ -77,25 +83,27 @@ class Verdict:
             (each for each in self.places if each.name.endswith(".PATH") or each.text.startswith("PATH=")), None
         )
         if remedy:
-            yield f"Fix: {remedy}."
+            place = next(each for each in self.places if each.remedy)
+            yield f"Fix in {place.file}:{place.line}: {remedy}."
         elif _ENDED.fullmatch(self.words):
             yield 'Fix: start a program that keeps running: "overrideCommand": true in devcontainer.json, or a command in the Compose file.'
-        elif path and (program := _ABSENT.search(self.words)):
+        elif path and (program := ABSENT.search(self.words)):
             yield f"Fix: add the folder of {program[1] or program[2]} to PATH, which line {path.line} of {path.file} sets; or install it."
             return
         elif needed["fault"] == "no-execute-bit":
             where = f", or write COPY --chmod=755 in line {copied.line} of {copied.file}" if copied else ""
             yield f"Fix: make the file of {needed['needed']} executable with chmod +x{where}."
         elif self.places and not self.is_certain:
-            lines = join_words((f"line {each.line} of {each.file}" for each in self.places[:2]), "or")
-            yield f"Fix: correct {lines}, and run `devkit up` again."
+            lines = join_words((f"line {each.line} of {each.file}" for each in self.places[:2]), "and")
+            yield f"The words lead to {lines}; no experiment shows what is wrong there."
         if self.fix is not None and not remedy:
-            yield f"{'Fix' if self.is_certain or not self.places else 'Or'}: {self.known}. {self.fix.summary}"
+            is_fix = self.is_certain or not self.places
+            yield f"{'Fix' if is_fix else 'Perhaps'}: {f'{self.known}. ' if self.known else ''}{self.fix.summary}"
             yield from (f"    {command}" for command in self.fix.commands)
 
 
-def judge_failure(host: Host, container: DevContainer, failure: Failure) -> Verdict:
-    """Judge why the dev container did not start by the output of what failed."""
+def judge_failure(host: Host, container: DevContainer, failure: Failure, client: EngineClient | None = None) -> Verdict:
+    """Judge why the dev container did not start by the output of what failed, and with a `client` by experiments."""
     folder, text = str(container.folder), _clean("\n".join(failure.excerpt or failure.lines))
     answer = explain_text(text, is_ours=True)
     able = (each for each in answer.matches if each.confidence is not Confidence.POSSIBLE and not each.is_harmless)
@@ -111,10 +119,23 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure) -> Verd
     key = _KEY.search(failure.title)
     stopped = locate_excerpt(host, folder, whole)
     started = locate_setting(host, folder, (key[0],)) if key else None
+    if stopped is None and OF_BUILD.search(whole):
+        # Of the instructions that the dev container CLI adds, only a feature's can fail.
+        started = locate_setting(host, folder, ("features",))
+        words = next((each for each in reversed(lines) if started and ABSENT.search(each)), words)
     own = [*filter(None, (stopped, started))]
-    own += locate_variable(host, folder, "PATH") if _ABSENT.search(words) else ()
+    own += locate_variable(host, folder, "PATH") if ABSENT.search(words) else ()
     others = locate_values(host, folder, words, apart_from=own)
     places = drop_repeated((*own, *(others or (() if own else locate_values(host, folder, text)))))
+    places = (*(take_suggestion(each, words) for each in places[:1]), *places[1:])
+    with suppress(DevkitError):  # An engine that does not answer shows nothing.
+        if client and not any(each.note for each in places):
+            shown = Step(client, own[0]).explain(words) if own else None
+            if shown is not None and shown.remedy:
+                places = drop_repeated((shown, *places))
+            elif tried := find_tried(host, folder, "\n".join((words, *(each.text for each in places)))):
+                shown_lines = tuple(redact_tokens(text).splitlines())
+                return Verdict(tried.message, places, "", tried.fix, is_certain=True, shown=shown_lines, is_tried=True)
     return Verdict(
         redact_tokens(words),
         places,

@@ -77,6 +77,8 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried:
     needed_by = (f"needed by: {failure.needed_by}",) if failure.needed_by else ()
     evidence = (*failure.words, *failure.settings, *failure.set_in, f"read from: {failure.read_from}", *needed_by)
     needed = name_program(" ".join(failure.words))
+    setting = failure.settings[0] if failure.settings else ""
+    place = _PLACE.search(setting)
     # A program that the words say is missing or cannot be executed is the cause of whatever else they match.
     match = None if needed["fault"] else explain_failure(failure)
     if failure.works_without:
@@ -84,16 +86,17 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried:
     elif is_whole or failure.status in _NOT_RUN or failure.status < 0:
         name = "cannot-run"
     elif failure.settings:
-        name = "works-without-setting" if is_tried else "named-setting"
+        name = "works-without-setting" if is_tried else "named-cause" if place and place[4] else "named-setting"
     else:
         name = "known" if match else "said"
     if name == "cannot-run":
         faults = {"execute bit": "no-execute-bit", "not installed": "absent"}
         fault = next((fault for words, fault in faults.items() if words in failure.message), "broken")
         needed = {"needed": failure.program, "fault": fault, "package": _PACKAGES.get(failure.program, "")}
-    setting = failure.settings[0] if failure.settings else ""
-    place = _PLACE.search(setting)
     shown_setting = f"{setting[: place.start(4) - 2]})" if place and place[4] else setting
+    if name == "named-cause" and place:
+        failure = replace(failure, words=(place[3],))
+        shown_setting = shown_setting.partition(" (")[0]
     shown = problem(
         name,
         subject=failure.program,

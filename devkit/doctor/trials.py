@@ -23,6 +23,7 @@ _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 _FAULTS = {
     ("build",): "does-not-build",
     ("build", "--ignorefile"): "leaves-out",
+    ("build", "--secret"): "lacks-secret",
     ("compose", "build"): "needs-build",
     ("run", "--interactive"): "ends",
     ("run", "--mount"): "writes-to-volume",

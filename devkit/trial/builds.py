@@ -107,4 +107,6 @@ def find_build_faults(
     for prefix, key in (("", "secrets"), ("ssh ", "ssh")):
         for each in get_objects(outline, key):
             if (name := prefix + get_text(each, "name")) not in build.secrets:
-                yield f"an instruction mounts the secret {name}, which nothing gives to the build", ()
+                line = next((number for number, text in enumerate(lines, 1) if get_text(each, "name") in text), 1)
+                fault = f"line {line} of {build.dockerfile} mounts the secret {name}, which nothing gives to the build"
+                yield fault, ("build", "--secret", prefix.strip() or "secret", get_text(each, "name"))

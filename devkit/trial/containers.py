@@ -31,7 +31,14 @@ from devkit.probe.engine.daemon_files import read_daemon_settings
 from devkit.probe.engine.last_words import find_named_settings, flatten, list_podman_settings
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
-from devkit.probe.project.places import drop_repeated, locate_excerpt, locate_setting, locate_values
+from devkit.probe.project.places import (
+    drop_repeated,
+    list_instructions,
+    locate_excerpt,
+    locate_setting,
+    locate_values,
+    take_suggestion,
+)
 from devkit.trial.builds import OUTLINE, Build, find_build_faults, list_builds
 from devkit.trial.image import build_image, has_glibc
 from devkit.trial.programs import (
@@ -39,6 +46,7 @@ from devkit.trial.programs import (
     NO_EXEC,
     NOT_STARTED,
     LookUp,
+    list_image_users,
     list_look_ups,
     list_misnamed,
     list_scripts,
@@ -536,6 +544,10 @@ def _locate(run: _Run, key: str, values: Iterable[tuple[str, str]]) -> str:
     path = key.split(".") if key.startswith(FILES) else ["services", *key.split(".")]
     value = next((value for name, value in values if name == key), "")
     place = locate_setting(run.host, run.project, path, value)
+    if place and key.endswith(".depends_on"):
+        # The stand-ins themselves are healthy, and end as they should.
+        remedy = "give the service that it waits for a healthcheck, or wait for service_started"
+        place = replace(place, note="it waits for a health check that no file has", remedy=remedy)
     return str(replace(place, name=key)) if place else f"{key} in the project"
 
 
@@ -617,6 +629,17 @@ def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:
         for found in find_build_faults(run.host, each, done, f"b{number}")
     )
     build, fault, known = next(faults, (None, "", ()))
+    written = [each for each, _ in list_instructions(run.host, run.project)]
+    last = {each.file: each.line for each in written if each.name == "FROM"}
+    able = [each for each in run.builds if "target" not in each.target]
+    # Of a stage before the last one, a build may need nothing.
+    noted = [(build, one) for build in able for one in written if one.note and one.file == build.dockerfile]
+    noted = [(build, one) for build, one in noted if one.line >= last.get(one.file, 0)]
+    # A variable without a value may be fine, and a command on this machine may make a file.
+    is_lasting = locate_setting(run.host, run.project, ("initializeCommand",)) is None
+    lacking = [each for each in noted if each[1].name in ("COPY", "ADD") and "$" not in each[1].text and is_lasting]
+    if build is None and lacking:
+        build, fault = lacking[0][0], lacking[0][1].note
     if done.code == TIMED_OUT or build is None:
         done = done if done.code == TIMED_OUT else ProgramResult(0, "", "")
         return _make_trial(client, Way.PROJECT, done, 0, arguments=("build",))
@@ -630,9 +653,13 @@ def _read_builds(run: _Run, client: _Client, plugin: str) -> Trial:
         return trial
     target, key = get_text(build.target, "target"), f"services.{build.service}.build.target"
     is_named = bool(target) and target in fault
+    number = re.search(r"\bline (\d+)", fault)
+    own = [each for each in written if each.file == build.dockerfile and number and each.line == int(number[1])]
     found = (
         locate_setting(run.host, run.project, key.split("."), target) if is_named and build.service else None,
         locate_excerpt(run.host, run.project, done.err),
+        *(take_suggestion(each, fault) for each in own),
+        *(one for each, one in lacking or noted if each is build),
         *locate_values(run.host, run.project, fault),
     )
     return replace(trial, settings=tuple(map(str, drop_repeated(filter(None, found)))), is_suspected=True)
@@ -786,7 +813,10 @@ def _rehearse(run: _Run, client: _Client, facts: Facts) -> tuple[_Run, tuple[str
     names = {
         key for key, each in get_object(run.config, "volumes").items() if get_text(each, "name") in volumes.split()
     }
-    found = list_look_ups(run.config, images, facts, host, run.project) if client.heeds_seccomp else ()
+    found = (
+        *(list_look_ups(run.config, images, facts, host, run.project) if client.heeds_seccomp else ()),
+        *list_image_users(images, (each.dockerfile for each in run.builds), run.host, run.project),
+    )
     misnamed, existing = list_misnamed(run.config, facts, refusals), {*volumes.split(), *names}
     is_here = host is not None and facts.container is None
     writers = list_writers(run.config, images, facts, run.host, run.project, existing) if is_here else ()

@@ -2,8 +2,9 @@
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -13,6 +14,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_json
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.project.devcontainer import LOCAL_FOLDER
+from devkit.probe.project.scopes import list_scoped
 from devkit.trial.project import FILES, list_binds, name_image
 
 NO_EXEC = {
@@ -65,7 +67,7 @@ def name_images(config: Mapping[str, Any], facts: Facts) -> set[str]:
     services = {name_image(config, each) for each in get_object(config, "services")}
     files = facts.project.dockerfiles if isinstance(facts.project, Project) else ()
     bases = {stage.image for each in files for stage in each.stages if "$" not in stage.image}
-    return services | {image for _, image in list_images_of_editors(config, facts)} | (bases if services else set())
+    return services | {image for _, image in list_images_of_editors(config, facts)} | bases
 
 
 def list_look_ups(
@@ -132,6 +134,23 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
         elif first and posixpath.basename(path) in started and not first.startswith(("#!", "\x7fELF")):
             fault = f"{path} is the image's program and does not begin with the line of an interpreter"
             yield LookUp(("run", "--interpreter", path), (), absence=fault)
+
+
+def list_image_users(
+    images: Mapping[str, object], dockerfiles: Iterable[str], host: Host, folder: str
+) -> Iterator[LookUp]:
+    """Yield the user that a Dockerfile's last stage asks of an image that is here, before it changes it."""
+    for path in dict.fromkeys(dockerfiles):
+        image, user = "", ""
+        for each in list_scoped(host.read(f"{folder}/{path}") or ""):
+            keyword, word = each.instruction.keyword, each.filled.partition(" ")[0]
+            if keyword == "FROM":
+                image, user = word if word in images else "", ""
+            elif keyword == "USER" and image and "$" not in word:
+                user = user or word
+            image = "" if keyword in ("RUN", "COPY", "ADD", "ONBUILD") and not user else image
+        if image and user:
+            yield LookUp(("run", "--user", user), (f"--user={user}", _SHELL, image))
 
 
 def list_words(service: Mapping[str, Any], of_image: Mapping[str, Any]) -> tuple[str, ...]:
@@ -234,6 +253,9 @@ def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator
         is_missing = found is None and get_text(each, "type") == "bind"
         if found is None or found.kind == "directory":
             made = "does not exist, so the engine creates a folder with that name" if is_missing else "is a folder"
+            folder, name = posixpath.split(source)
+            others = [each for each in host.list(folder) if each != name] if folder else []
+            made += "".join(f" ({each} is beside it)" for each in get_close_matches(name, others, 1, 0.8))
             yield target, ("tmpfs", f"{source or 'a volume'} {made}, and {target} is a file in the image {image}")
         else:
             fault = f"{source} is a file, and {target} is a folder in the image {image}"

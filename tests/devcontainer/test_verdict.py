@@ -39,7 +39,8 @@ PLACE = ".devcontainer/Dockerfile"
 @pytest.fixture
 def container(tmp_path, monkeypatch):
     monkeypatch.delenv("DATASETS", raising=False)
-    (tmp_path / ".devcontainer").mkdir()
+    (tmp_path / ".devcontainer/docker").mkdir(parents=True)
+    (tmp_path / ".devcontainer/docker/run.sh").touch()
     (tmp_path / PLACE).write_text(DOCKERFILE)
     file = tmp_path / ".devcontainer/devcontainer.json"
     file.write_text(DEV_CONTAINER)
@@ -53,29 +54,28 @@ def container(tmp_path, monkeypatch):
             "devcontainer up failed",
             'docker: Error response from daemon: invalid mount config for type "bind": field Source must not be empty',
             "DATASETS is not set (mounts in .devcontainer/devcontainer.json:3)",
-            "Fix: export DATASETS, or write a default, as in ${localEnv:DATASETS:VALUE}.",
+            "Fix in .devcontainer/devcontainer.json:3: export DATASETS, or write a default, as in ${localEnv:DATASETS:VALUE}.",
             id="a variable of the shell",
         ),
         pytest.param(
             "devcontainer up failed",
             "Error response from daemon: invalid reference format\nCommand failed: docker pull runtime-",
             f"KIND has no value here, because line 9 sets it out of reach (FROM in {PLACE}:10)",
-            "Fix: move line 9 above the first FROM.",
+            f"Fix in {PLACE}:10: move line 9 above the first FROM.",
             id="an argument below the first FROM",
         ),
         pytest.param(
             "the build failed at 4/4 RUN mkdir -p ${HUB}",
             "mkdir: missing operand\n   9 | >>> RUN mkdir -p ${HUB}\nERROR: did not complete successfully: exit code: 1",
             f"HUB has no value here, because line 1 sets it out of reach (RUN in {PLACE}:6)",
-            "Fix: write `ARG HUB` between FROM and line 6.",
+            f"Fix in {PLACE}:6: write `ARG HUB` between FROM and line 6.",
             id="an argument above FROM",
         ),
         pytest.param(
             "devcontainer up failed: An error occurred building the image.",
             EXCERPT,
-            'failed to solve: cannot copy from stage "build", it needs to be defined before current stage "app" '
-            f"(COPY in {PLACE}:5, FROM in {PLACE}:8)",
-            f"Fix: correct line 5 of {PLACE} or line 8 of {PLACE}, and run `devkit up` again.",
+            f"the stage build begins only in line 8 (COPY in {PLACE}:5, FROM in {PLACE}:8)",
+            f"Fix in {PLACE}:5: move that stage above the one of line 5.",
             id="the order of stages",
         ),
         pytest.param(
@@ -84,14 +84,15 @@ def container(tmp_path, monkeypatch):
             "postCreateCommand from devcontainer.json failed with exit code 1. Skipping any further user-provided commands.",
             "mkdir: can't create directory '/root/.cache/': Permission denied "
             f"(postCreateCommand in .devcontainer/devcontainer.json:4, ENV in {PLACE}:3)",
-            f"Fix: correct line 4 of .devcontainer/devcontainer.json or line 3 of {PLACE}, and run `devkit up` again.",
+            f"The words lead to line 4 of .devcontainer/devcontainer.json and line 3 of {PLACE}; no experiment shows what is "
+            "wrong there.",
             id="a folder that the image sets",
         ),
         pytest.param(
             "the container app-1 exited with status 1",
             "app-1  | httpd: bad address '$PORT'",
             f"no shell reads a list, so that $PORT stays as it is written (ENTRYPOINT in {PLACE}:7)",
-            "Fix: write the command as text, without brackets.",
+            f"Fix in {PLACE}:7: write the command as text, without brackets.",
             id="a variable in a list",
         ),
         pytest.param(
@@ -150,11 +151,25 @@ def test_what_the_catalog_knows_for_sure_is_the_fix_where_no_line_is_to_blame(co
     assert verdict.places == ()
 
 
-def test_a_line_counts_before_what_the_catalog_only_finds_likely(container):
+def test_a_source_that_the_context_lacks_is_told_with_the_nearest_name_and_not_beside_a_guess(container):
+    (container.folder / ".devcontainer/docker/run.sh").unlink()
     text = 'ERROR: failed to calculate checksum of ref a::b: "/docker/run.sh": not found'
-    steps = [*judge_failure(LocalHost(), container, Failure("x", (text,))).list_steps()]
-    assert steps[0] == f"Fix: correct line 4 of {PLACE}, and run `devkit up` again."
-    assert steps[1].startswith("Or: COPY or ADD refers to a file that is not in the build context")
+    for beside, remedy in (
+        ("start.sh", "add docker/run.sh to"),
+        ("run.bash", "write docker/run.bash in place of docker/run.sh"),
+    ):
+        (container.folder / ".devcontainer/docker" / beside).touch()
+        verdict = judge_failure(LocalHost(), container, Failure("x", (text,)))
+        (step,) = verdict.list_steps()
+        assert verdict.headline.startswith("docker/run.sh is not in the build context, .devcontainer")
+        assert step.startswith(f"Fix in {PLACE}:4: {remedy}")
+
+
+def test_without_a_reason_no_line_is_called_wrong(container):
+    verdict = judge_failure(LocalHost(), container, Failure("x", ("cannot use /root/.cache: invalid argument",)))
+    assert [*verdict.list_steps()] == [
+        "The words lead to line 3 of .devcontainer/Dockerfile; no experiment shows what is wrong there."
+    ]
 
 
 def test_what_an_engine_refuses_of_a_gpu_is_not_the_line_that_requests_it(container):

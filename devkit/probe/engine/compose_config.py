@@ -1,8 +1,10 @@
 """A Compose project as Compose itself resolves it: variables, .env, overrides, extends and profiles included."""
 
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from devkit.facts.engine import ResolvedService
@@ -31,6 +33,7 @@ from devkit.probe.project.places import locate_words
 
 PODMAN_COMPOSE = "podman-compose"
 _DEADLINE_S = 3.0
+_KEY = re.compile(r'"(\w+)"')
 _USAGE = 2
 """The status of a refused argument. Source: Python's argparse."""
 _IN_FOLDER = ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
@@ -80,9 +83,16 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
     if not failure.works_without:
         own = (("this shell", name, value) for name, value in host.env.items() if name.startswith("COMPOSE_"))
         words = " ".join(failure.words)
-        settings = find_named_settings(words, own) or locate_words(host, project.rstrip("/"), words)
+        settings = find_named_settings(words, own) or locate_words(
+            host, project.rstrip("/"), words, partial(_list_keys, host, plugin or "/dev/null")
+        )
         failure = replace(failure, settings=settings)
     return {}, failure
+
+
+def _list_keys(host: Host, plugin: str) -> tuple[str, ...]:
+    """List the keys of the schema that Compose has within its program."""
+    return tuple(dict.fromkeys(_KEY.findall(host.run(("grep", "-aoE", '^ +"[a-z_]+": [{]', plugin)).out)))
 
 
 def _list_named_files(host: Host, folder: str) -> Iterator[str]:

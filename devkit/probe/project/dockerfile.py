@@ -21,10 +21,10 @@ from devkit.probe.project.mounts_and_variables import (
 # Files with secrets that a build takes in: those of COPY without those in the ignore file.
 SECRET_FILES = (".netrc", ".pypirc", "id_rsa", "id_ed25519", ".git-credentials", "kaggle.json", "credentials.json")
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
-_HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
+HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]{0,1000}))?\}|(\w+))")
 _COPY_FROM = re.compile(r"--from=(\S+)")
-_FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
+FLAGS = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
 _UNCERTAIN = re.compile(r"[*?\[<@]|://")
 """In a source that is a pattern, a here-document, or an address."""
 _LONGEST = 160
@@ -95,7 +95,7 @@ class _StageReader:
         given: Mapping[str, str],
         secret_files: FindSecretFiles,
     ) -> None:
-        words = _FLAG.sub("", instruction.text).split()
+        words = FLAGS.sub("", instruction.text).split()
         name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
         written = words[0] if words else ""
         image, line = expansion.expand(written, defaults), instruction.line
@@ -137,8 +137,8 @@ class _StageReader:
         self._found.setdefault(name, []).extend(values)
 
     def _copy(self, instruction: Instruction) -> None:
-        flags = _FLAG.match(instruction.text)
-        text = _FLAG.sub("", instruction.text).strip()
+        flags = FLAGS.match(instruction.text)
+        text = FLAGS.sub("", instruction.text).strip()
         words = parse_words(text) or text.split()
         if flags and "--chown" in flags[0] and words:
             self._add("folders", posixpath.normpath(posixpath.join(self._folder, words[-1])))
@@ -151,7 +151,7 @@ class _StageReader:
 
     def _run(self, instruction: Instruction) -> None:
         path, line = self._path, instruction.line
-        text = self._expansion.expand(_FLAG.sub("", instruction.text), self._arguments)
+        text = self._expansion.expand(FLAGS.sub("", instruction.text), self._arguments)
         interpreter = text.split("<<")[0].split()[:1]
         is_script = bool(instruction.heredoc) and (not interpreter or interpreter[0].endswith("sh"))
         commands = shell.parse_shell_text(instruction.heredoc if is_script else text)
@@ -320,7 +320,7 @@ def parse_instructions(text: str) -> Iterator[Instruction]:
         keyword, rest = found[1].upper(), found[2].strip()
         heredoc: list[str] = []
         if keyword in ("RUN", "COPY", "ADD"):
-            for dash, _, word in _HEREDOC.findall(rest):
+            for dash, _, word in HEREDOC.findall(rest):
                 while place < len(lines) and (lines[place].strip() if dash else lines[place].rstrip()) != word:
                     heredoc.append(lines[place])
                     place += 1

@@ -2,17 +2,19 @@
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, parse_env, parse_jsonc_tree, parse_yaml_tree
 from devkit.probe.host import Host
 from devkit.probe.project.scopes import list_scoped
+from devkit.probe.project.sources import find_context, judge_sources
 
 _FOLDERS = ("", ".devcontainer")
 _FILE = re.compile(r"[\w.-]+\.ya?ml|\.?devcontainer\.json")
 _BUILD_FILE = re.compile(r"(?:[\w.-]+\.)?(?:Docker|Container)file(?:[.-][\w.-]+)?", re.IGNORECASE)
-_SCRIPT = re.compile(r"[\w.-]+\.(?:ba|z)?sh")
+_SCRIPT = re.compile(r"[\w.-]+\.(?:ba|z)?sh|Makefile")
 _MAX_FILES = 30
 _MAX_NAMES = 300
 """Values that may be the path of a further file."""
@@ -28,7 +30,9 @@ _OF_EDITORS = re.compile(r"(?:\$\{(?:localEnv|env):\w+(?::[^}]*)?\})+")
 """Variables side by side are alternatives: HOME has a value on one system, USERPROFILE on the other."""
 _OF_COMPOSE = re.compile(r"(?<!\$)(?:\$\$)*\$(?:(\w+)|\{(\w+)\})")
 """Without a default; two dollars are one of the text. Source: Compose specification, "Interpolation"."""
-_EXCERPT = re.compile(r"^\s*(\d+) \| >>> +(.*?)\s*$", re.MULTILINE)
+_SUGGESTION = re.compile(r"((?:[^:\n]+: )?[^:\n]+) \(did you mean ([^()?]+)\?\)")
+"""Of Go's programs, where a name is nearly one that they know."""
+OF_BUILD = re.compile(r"^\s*(\d+) \| >>> +(.*?)\s*$", re.MULTILINE)
 """The line at which BuildKit stopped. Source: moby/buildkit, solver/errdefs/source.go."""
 
 
@@ -62,11 +66,21 @@ def locate_setting(host: Host, folder: str, keys: Sequence[str], value: str = ""
     )
 
 
-def locate_words(host: Host, folder: str, words: str) -> tuple[str, ...]:
-    """Return the setting that Compose's words name, as "key in file:line", and where their other values stand."""
+def locate_words(
+    host: Host, folder: str, words: str, find_known: Callable[[], Collection[str]] = tuple
+) -> tuple[str, ...]:
+    """Return the setting that Compose's words name, as "key in file:line", and where their other values stand.
+
+    `find_known` tells the keys that this Compose knows.
+    """
     named, quoted = _PATH.search(words), _QUOTED.findall(words)
-    keys = re.findall(r"[\w-]+", named[0]) if named else ["services", *quoted[:1]]
+    keys = [*re.findall(r"[\w-]+", named[0]), *quoted[-1:]] if named else ["services", *quoted[:1]]
     place = locate_setting(host, folder, keys, "" if named else quoted[-1]) if named or quoted else None
+    known = find_known() if place and named and quoted else ()
+    if place and known and quoted[-1] not in known and (near := get_close_matches(quoted[-1], known, 1)):
+        place = replace(
+            place, note=f"Compose does not know {quoted[-1]}", remedy=f"write {near[0]} in place of {quoted[-1]}"
+        )
     others = locate_values(host, folder, f'"{quoted[-1]}"') if quoted[1:] and not named else ()
     return tuple(map(str, drop_repeated((place, *others)))) if place else ()
 
@@ -81,10 +95,19 @@ def drop_repeated(places: Iterable[Place]) -> tuple[Place, ...]:
 
 def locate_excerpt(host: Host, folder: str, words: str) -> Place | None:
     """Return the instruction at which BuildKit says that it stopped; tools that add lines to a Dockerfile keep the others."""
-    found = _EXCERPT.search(words)
+    found = OF_BUILD.search(words)
     text = found[2].rstrip("\\ ") if found else ""
-    places = [each for each, _ in _list_instructions(host, folder) if text and each.text.startswith(text)]
+    places = [each for each, _ in list_instructions(host, folder) if text and each.text.startswith(text)]
     return min(places, key=lambda each: abs(each.line - int(found[1] if found else 0)), default=None)
+
+
+def take_suggestion(place: Place, words: str) -> Place:
+    """Return the place with what a program itself suggests to write there."""
+    found = _SUGGESTION.search(words)
+    if found is None or place.note:
+        return place
+    note = found[1].strip().replace(":", "")
+    return replace(place, note=note, remedy=f"write {found[2]} in place of {note.split()[-1]}")
 
 
 def locate_variable(host: Host, folder: str, name: str) -> tuple[Place, ...]:
@@ -103,7 +126,7 @@ def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[P
         [re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])") for value in _list_values(each)]
         for each in _VALUE.finditer(words)
     ]
-    texts = [(place, text, place.name) for place, text in _list_instructions(host, folder)]
+    texts = [(place, text, place.name) for place, text in list_instructions(host, folder)]
     texts += [(each, each.text, each.name) for each in _list_settings(host, folder)] if any(groups) else []
     texts = [each for each in texts if (each[0].file, each[0].line) not in known]
     able: dict[Place, int] = {}
@@ -156,7 +179,8 @@ def _read_files(host: Host, folder: str) -> dict[str, str]:
         if path in texts or found is None or found.kind != "file":
             continue
         texts[path] = host.read(f"{folder}/{path}") or ""
-        named = [] if _SCRIPT.fullmatch(posixpath.basename(path)) else re.findall(r"[\w./-]+", texts[path])[:_MAX_NAMES]
+        named = re.findall(r"[\w./-]+", texts[path])[:_MAX_NAMES]
+        named += ["Makefile"] if "make" in named else []
         for name in dict.fromkeys(named):
             near = [posixpath.normpath(posixpath.join(where, name)) for where in (posixpath.dirname(path), "")]
             near += [posixpath.normpath(posixpath.join(each, "Dockerfile")) for each in near]
@@ -216,6 +240,8 @@ def _note(host: Host, folder: str, place: Place) -> Place:
                 remedy = f"export {name}, or write a default, as in ${{localEnv:{name}:VALUE}}"
                 return replace(place, note=f"{name} is not set", remedy=remedy)
     elif _FILE.fullmatch(posixpath.basename(place.file)):
+        if place.name.endswith(".build.target") and "$" not in place.text:
+            return _note_stage(host, folder, place)
         env = {**parse_env(host.read(f"{folder}/.env") or ""), **host.env}
         for name in (each[0] or each[1] for each in _OF_COMPOSE.findall(place.text)):
             if not env.get(name):
@@ -223,15 +249,38 @@ def _note(host: Host, folder: str, place: Place) -> Place:
     return place
 
 
-def _list_instructions(host: Host, folder: str) -> Iterator[tuple[Place, str]]:
+def _note_stage(host: Host, folder: str, place: Place) -> Place:
+    """Note a stage to build that no Dockerfile of the project defines."""
+    froms = [text.split() for each, text in list_instructions(host, folder) if each.name == "FROM"]
+    stages = [words[-1] for words in froms if len(words) > 2]
+    if not froms or place.text.lower() in map(str.lower, stages):
+        return place
+    near = get_close_matches(place.text, stages, 1, 0.5)
+    remedy = (
+        f"write {near[0]} in place of {place.text}"
+        if near
+        else f"write one of {', '.join(stages)}"
+        if stages
+        else "remove it"
+    )
+    return replace(place, note=f"no stage is called {place.text}", remedy=remedy)
+
+
+def list_instructions(host: Host, folder: str) -> Iterator[tuple[Place, str]]:
     """Yield each instruction of the Dockerfiles and scripts with its text, as it is written and as it is filled in."""
     for path, content in _read_files(host, folder).items():
         if _BUILD_FILE.fullmatch(posixpath.basename(path)):
-            lines = content.removeprefix("\ufeff").splitlines()
-            for each in list_scoped(content):
-                made = each.instruction
-                place = Place(made.keyword, path, made.line, lines[made.line - 1].strip(), each.note, each.remedy)
-                yield place, f"{made.text}\n{each.filled}"
+            lines, scoped = content.removeprefix("\ufeff").splitlines(), [*list_scoped(content)]
+            context = find_context(_read_documents(host, folder), path)
+            froms = [each for each in scoped if each.instruction.keyword == "FROM"]
+            stages = {each.filled.split()[-1].lower(): each.instruction.line for each in froms if each.filled.split()}
+            for each in scoped:
+                made, judged = each.instruction, (each.note, each.remedy)
+                judged = judged if each.note else judge_sources(host, folder, context, made, each.filled, stages)
+                yield (
+                    Place(made.keyword, path, made.line, lines[made.line - 1].strip(), *judged),
+                    f"{made.text}\n{each.filled}",
+                )
         elif _SCRIPT.fullmatch(posixpath.basename(path)):
             for number, line in enumerate(map(str.strip, content.splitlines()), 1):
                 if line and not line.startswith("#"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from devkit.probe.documents import parse_words
 from devkit.probe.project.dockerfile import (
+    HEREDOC,
     ExpandsTooFar,
     Instruction,
     VariableExpansion,
@@ -74,6 +75,11 @@ def list_scoped(text: str) -> Iterator[ScopedInstruction]:
 def _judge(
     instruction: Instruction, used: Iterable[str], absent: list[str], set_in: Mapping[str, int], before: Collection[str]
 ) -> tuple[str, str]:
+    ends = {word for _, _, word in HEREDOC.findall(instruction.text)} if instruction.heredoc else set()
+    for number, text in enumerate(instruction.heredoc.splitlines(), instruction.line + 1):
+        if text.strip() in ends:
+            note = f"line {number} is indented, so that it does not end the here-document"
+            return note, f"write {text.strip()} at the beginning of line {number}"
     for name in absent:
         line = f"line {set_in[name]}"
         again = f"write `ARG {name}`" if name in before else f"repeat {line}"

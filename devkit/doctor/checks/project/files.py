@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from devkit.compat.version_tables import load_tables
@@ -92,6 +93,7 @@ def _find_missing_stages(project: Project) -> Iterator[Problem]:
         if not names or not target or "$" in target or target.lower() in (*names, *map(str, range(len(names)))):
             continue
         values: dict[str, Any] = {"named_by": build.path, "target": target, "path": build.dockerfile}
+        values["nearest"] = next(iter(get_close_matches(target, filter(None, names), 1, 0)), "the number of one")
         known = join_words(filter(None, names)) or "none"
         yield problem("missing-stage", found_at=build, evidence=(f"stages of {build.dockerfile}: {known}",), **values)
 

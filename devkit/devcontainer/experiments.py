@@ -1,0 +1,178 @@
+"""Experiments after a failure: a look into the image at the step that failed, and the trials of the doctor."""
+
+import json
+import posixpath
+import re
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from devkit.devcontainer.engine import EngineClient
+from devkit.doctor.model import Finding, Found, Side
+from devkit.doctor.registry import select_checks
+from devkit.doctor.runner import run_checks
+from devkit.facts.project import Project
+from devkit.probe.gather import gather_facts
+from devkit.probe.host import CachingHost, Host, ProgramResult
+from devkit.probe.project.places import Place, list_instructions
+from devkit.trial.containers import try_containers
+from devkit.trial.project import write_build
+
+ABSENT = re.compile(r"(?<![\w/.+-])([\w.+-]+): (?:command )?not found|exec: \"([\w.+-]+)\": executable file not found")
+_OF_SHELL = re.compile(r"\S*\bsh: (?:line )?\d+: ")
+_NO_FILE = re.compile(r"no such file or directory", re.IGNORECASE)
+_PATH = re.compile(r"(?<![\w.:/+-])(?:[\w./+-]*\w[./][\w./+-]*\w|[\w-]+(?='?: No such file))")
+_CHOWN = re.compile(r"--chown=([A-Za-z_][\w-]*)")
+_INSTALL = {
+    "apt-get": "apt-get update && apt-get install -y --no-install-recommends",
+    **{"apk": "apk add --no-cache", "pacman": "pacman -Sy --noconfirm"},
+    **{each: f"{each} install -y" for each in ("dnf", "microdnf", "yum", "zypper")},
+}
+"""How each package manager installs in an image. Source: their manuals."""
+_SCRIPT = f"""
+. /etc/os-release && echo "devkit os $PRETTY_NAME"
+for each in {" ".join(_INSTALL)} useradd; do command -v $each >&2 && echo "devkit has $each"; done
+while IFS=: read -r name rest; do echo "devkit user $name"; done </etc/passwd
+[ -e "$1" ] || echo "devkit absent $1"
+ls -A "$(dirname "$1")" | while read -r name; do echo "devkit entry $name"; done
+"""
+"""Tells what an image has: names and values, one a line."""
+_LINE = re.compile(r"^(?:#\d+ [\d.]+ )?devkit (\w+) (.*)$", re.MULTILINE)
+_BUILD_S, _READING_S, _TRIALS_S = 30.0, 4.0, 8.0
+_NEEDED = ("engine", "system", "container", "clients", "compose", "project", "compose_config")
+_TELLING = re.compile(r"[\w.=@-]*[._=@\d-][\w.=@-]*")
+_GENERAL = re.compile(
+    r"[\d.]+|(?:[\w.-]+\.)?(?:Docker|Container)file|\.?devcontainer(?:\.json)?|[\w.-]*compose[\w.-]*|app-1"
+)
+"""Names that findings on anything may have."""
+
+
+def find_tried(host: Host, folder: str, said: str) -> Finding | None:
+    """Try the project's containers as the doctor does, and return the finding that names something of what a program said."""
+    reader = CachingHost(deadline_s=_READING_S)
+    facts = gather_facts(reader, deadline_s=_READING_S, project=folder, only=_NEEDED)
+    trials = try_containers(host, facts, deadline_s=_TRIALS_S, project=folder, reader=reader)
+    outcomes = run_checks(select_checks(("PRJ038", "PRJ041")), replace(facts, trials=trials), clock=time.monotonic)
+    found = ((each.check.code, each.verdict.findings) for each in outcomes if isinstance(each.verdict, Found))
+    # Where Compose refuses a project and nothing is known of it, its words were told already.
+    every = ((code, one) for code, findings in found for one in findings)
+    for finding in (one for code, one in every if code == "PRJ041" or one.fix.where is Side.PROJECT):
+        told = (finding.message, *(each for each in finding.evidence if ": works" not in each))
+        words = [*_TELLING.findall(" ".join(told)), finding.subject.rpartition(" ")[2]]
+        telling = {each.strip(".!") for each in words if len(each) > 2}
+        able = "|".join(re.escape(each) for each in telling if not _GENERAL.fullmatch(each))
+        if able and re.search(rf"(?<!\w)(?:{able})(?!\w)", said):
+            return finding
+    return None
+
+
+class Step:
+    """An instruction of a Dockerfile, or a command in the running container, that failed."""
+
+    def __init__(self, client: EngineClient, place: Place) -> None:
+        self._host, self._folder, self._client, self._place = client.host, str(client.container.folder), client, place
+        own = list_instructions(self._host, self._folder)
+        self._instructions = [each for each, _ in own if each.file == place.file]
+        self._lines = (self._host.read(f"{self._folder}/{place.file}") or "").splitlines()
+        project = gather_facts(self._host, deadline_s=_READING_S, project=self._folder, only=("project",)).project
+        self._build = None
+        if isinstance(project, Project):
+            builds = (*(each.build for each in project.dev_containers), *(each.build for each in project.services))
+            self._build = next((each for each in builds if each and each.dockerfile == place.file), None)
+
+    def explain(self, words: str) -> Place | None:
+        """Return the place to correct, with the reason and what mends it; None where no experiment shows them."""
+        place = self._place
+        if place.name == "RUN" and _OF_SHELL.match(words) and self._works_in_bash():
+            note = f"the command works in bash, but not in the image's /bin/sh ({words.partition(': ')[2]})"
+            return replace(place, note=note, remedy=f'write SHELL ["/bin/bash", "-c"] above line {place.line}')
+        absent = ABSENT.search(words)
+        path = next(iter(_PATH.findall(words)[::-1]), "") if _NO_FILE.search(words) else ""
+        seen = self._look(path or "/")
+        if absent and seen and not path:
+            return self._explain_program(absent[1] or absent[2], seen)
+        found = self._explain_user(words, seen) if seen else None
+        return found or (self._explain_file(path, seen) if path in seen.get("absent", ()) else None)
+
+    def _explain_program(self, name: str, seen: Mapping[str, Sequence[str]]) -> Place | None:
+        place, image = self._place, next(iter(seen["os"]), "a system without a name")
+        manager = next((each for each in _INSTALL if each in seen["has"]), "")
+        note = f"the image is {image}, which does not have {name}"
+        note += f" and installs packages with {manager}" if name in _INSTALL and manager else ""
+        if place.name == "features":
+            return replace(place, note=note, remedy=f"use a feature for {image}, or an image of a system with {name}")
+        words = re.split(r"\b(?:install|add|-S\w*)\b", place.text)[-1] if name in _INSTALL else name
+        wanted = " ".join(each for each in re.split(r"[;&|]", words)[0].split() if not each.startswith("-"))
+        where = f"{'in place of' if name in _INSTALL else 'above'} line {place.line}"
+        where = where if self._build else "in the Dockerfile of the image"
+        return replace(place, note=note, remedy=f"write RUN {_INSTALL[manager]} {wanted} {where}") if manager else None
+
+    def _explain_user(self, words: str, seen: Mapping[str, Sequence[str]]) -> Place | None:
+        above = [each for each in self._instructions if each.name == "USER" and each.line < self._place.line]
+        named = [(found[1], self._place) for found in _CHOWN.finditer(self._place.text)]
+        named += [(each.text.split()[-1].partition(":")[0], each) for each in above[-1:]]
+        for user, place in named:
+            if user not in seen["user"] and re.search(rf"\b{re.escape(user)}\b", words):
+                near = get_close_matches(user, seen["user"], 1, 0.75)
+                command = "useradd --create-home" if "useradd" in seen["has"] else "adduser -D"
+                made = f"write RUN {command} {user} above line {place.line}"
+                remedy = f"write {near[0]} in place of {user}" if near else made
+                return replace(place, note=f"the image has no user {user}", remedy=remedy)
+        return None
+
+    def _explain_file(self, path: str, seen: Mapping[str, Sequence[str]]) -> Place | None:
+        place, name = self._place, posixpath.basename(path)
+        context = f"{self._folder}/{self._build.context}" if self._build else "/nowhere"
+        own = next((each for each in (path, name) if self._host.stat(f"{context}/{each}")), "")
+        later = [each for each in self._instructions if each.name in ("COPY", "ADD") and each.line > place.line]
+        copied = next((each.line for each in later if name in each.text or each.text.split()[1:2] == ["."]), 0)
+        if own and copied:
+            note = f"{path} is not in the image yet: line {copied} copies it only afterward"
+            return replace(place, note=note, remedy=f"move line {copied} above line {place.line}")
+        if near := get_close_matches(name, seen["entry"], 1, 0.75):
+            note = f"{path} is not in the image, but {near[0]} is"
+            return replace(place, note=note, remedy=f"write {near[0]} in place of {name}")
+        note, remedy = (
+            f"{path} is in the build context, but not in the image",
+            f"write COPY {own} {path} above line {place.line}",
+        )
+        return replace(place, note=note, remedy=remedy) if own else None
+
+    def _works_in_bash(self) -> bool:
+        ends = [each.line - 1 for each in self._instructions if each.line > self._place.line]
+        own = self._lines[self._place.line - 1 : ends[0] if ends else None]
+        done = self._make('SHELL ["/bin/bash", "-c"]', *own)
+        return done is not None and done.code == 0
+
+    def _look(self, path: str) -> Mapping[str, Sequence[str]]:
+        """Return the values that the script tells by their names; empty where it cannot be run."""
+        words = ["/bin/sh", "-c", f": {uuid.uuid4()}\n{_SCRIPT}", "sh", path]
+        state = None if self._build else self._client.find()
+        if state is not None and state.is_running:
+            done: ProgramResult | None = self._client.call("exec", "--user=root", state.id, *words)
+        else:
+            done = self._make("USER root", f"RUN {json.dumps(words)}")
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for name, value in _LINE.findall(f"{done.out}\n{done.err}") if done else ():
+            found[name].append(value)
+        return found
+
+    def _make(self, *lines: str) -> ProgramResult | None:
+        """Build what stands above the instruction, and these lines; nothing is kept but the cache of the build."""
+        image = self._client.container.properties.get("image")
+        if not (self._build or image) or self._client.program != "docker":
+            return None
+        build: dict[str, Any] = {"args": {}, "context": self._folder}
+        build |= write_build(self._build, self._folder) if self._build else {}
+        above = self._lines[: self._place.line - 1] if self._build else [f"FROM {image}"]
+        arguments = [f"--build-arg={key}={value}" for key, value in build["args"].items()]
+        with tempfile.NamedTemporaryFile("w", suffix=".Dockerfile", encoding="utf-8") as file:
+            file.write("\n".join((*above, *lines, "")))
+            file.flush()
+            options = ("--progress=plain", "--output=type=cacheonly", f"--file={file.name}", *arguments)
+            return self._host.run(("docker", "buildx", "build", *options, build["context"]), deadline_s=_BUILD_S)

@@ -1,0 +1,81 @@
+"""What `devkit up` says of a project whose container does not start, by experiments on a real engine."""
+
+import pytest
+
+from . import image
+from .commands import run
+from .conftest import one_engine
+from .project import DEVKIT
+
+BASE = image.BASE
+BUILT = "services: {a: {build: ., command: [sleep, '60']}}"
+USED = f"services: {{a: {{image: {BASE}, command: [sleep, '60'], %s}}}}"
+
+
+@one_engine
+@pytest.mark.parametrize(
+    ("compose", "dockerfile", "cause", "fix"),
+    [
+        pytest.param(
+            BUILT,
+            "RUN set -o pipefail && echo one | cat",
+            "the command works in bash, but not in the image's /bin/sh",
+            'Fix in Dockerfile:2: write SHELL ["/bin/bash", "-c"] above line 2.',
+            id="another shell",
+        ),
+        pytest.param(
+            BUILT,
+            "RUN apk add --no-cache git",
+            "which does not have apk and installs packages with apt-get",
+            "write RUN apt-get update && apt-get install -y --no-install-recommends git in place of line 2.",
+            id="another distribution",
+        ),
+        pytest.param(
+            BUILT,
+            "USER dev\nRUN true",
+            "the image has no user dev",
+            "RUN useradd --create-home dev above line 2.",
+            id="no user",
+        ),
+        pytest.param(
+            BUILT,
+            "RUN cat kept\nCOPY kept .",
+            "kept is not in the image yet: line 3 copies it only afterward",
+            "move line 3 above line 2.",
+            id="an order of lines",
+        ),
+        pytest.param(
+            BUILT,
+            "RUN false",
+            "the build failed at 2/2 RUN false",
+            "no experiment shows what is wrong there.",
+            id="nobody knows",
+        ),
+        pytest.param(
+            USED % "volumes: ['./kep:/etc/passwd']",
+            "",
+            "(kept is beside it), and /etc/passwd is a file in the image",
+            "Fix: Put the file at that path on this machine",
+            id="a file that is not there",
+        ),
+        pytest.param(
+            USED % "port: ['80:80']",
+            "",
+            "Compose does not know port",
+            "write ports in place of port.",
+            id="no key of Compose",
+        ),
+    ],
+)
+def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, cause, fix):
+    image.provide(engine, BASE)
+    files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE}\n{dockerfile}\n", "kept": ""}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    done = run(
+        engine.on_host(*DEVKIT, "up"), env={**engine.env, "NO_COLOR": "1", "COLUMNS": "400"}, cwd=tmp_path, expect=1
+    )
+    engine.clear()
+    said = done.stdout + done.stderr
+    assert cause in next(line for line in said.splitlines() if line.startswith("Error: "))
+    assert fix in said
