@@ -211,9 +211,7 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
     """
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.report import (
-        Scenario,
         build_estimate_report,
-        estimate_memory,
         format_estimate_report,
         format_term,
         serialize_estimate_report,
@@ -232,17 +230,11 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         settings = build_estimate_settings(flags, is_inference=options.inference)
         gpus = _find_gpus(options, settings.precision)
     config, name = find_model_config(options.model, build_model_config(options.shape, model=options.model))
-    scenario = Scenario(
-        shape=build_model_shape(config, name=name),
-        settings=settings,
-        gpus=gpus,
-    )
-    memory = estimate_memory(scenario)
+    report = build_estimate_report(build_model_shape(config, name=name), settings, gpus)
     width = shutil.get_terminal_size().columns
     if options.why:
-        click.echo(format_term(memory, options.why, width=width))
+        click.echo(format_term(report.estimate, options.why, width=width))
         ctx.exit(ExitCode.DONE)
-    report = build_estimate_report(scenario, memory)
     fitting = settings if report.fits_somewhere else _find_fitting(report)
     command = format_finetune_command(options.model, fitting) if isinstance(fitting, TrainingSettings) else ""
     if options.as_json:
@@ -263,7 +255,7 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
 
 def _find_fitting(report: "EstimateReport") -> TrainingSettings | None:
     """Return the first settings with which it would fit on one of the GPUs, or on several; None without such."""
-    choices = (choice for each in report.gpus for choice in (*each.better, each.together) if choice)
+    choices = (choice for each in report.gpus for choice in (*each.recommended, each.together) if choice)
     return next((choice.settings for choice in choices), None)
 
 

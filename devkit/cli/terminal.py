@@ -114,7 +114,7 @@ def draw_estimate(console: "Console", report: "EstimateReport", text: str) -> No
     table = Table.grid(padding=(0, 2, 0, 0))
     for each in report.gpus:
         verdict, name, peak = describe_fit(each, report)
-        share = report.estimate.device_peak_bytes.upper / each.gpu.memory_bytes
+        share = report.estimate.device_peak_bytes.upper / each.memory_bytes
         mark, color = {"fits": ("✓", "green"), "tight": ("!", "yellow")}.get(each.verdict.value, ("✗", "bold red"))
         bar = ProgressBar(total=1.0, completed=min(1.0, share), width=8, complete_style=color, finished_style=color)
         table.add_row(Text(f"{mark} {name}", color), bar, f"{verdict}: {peak}")
