@@ -31,27 +31,16 @@ class Depth(StrEnum):
 
 @dataclass(frozen=True)
 class ProofSettings:
-    """The numbers of one proof. `precision` None means: by the device.
+    """The numbers of one proof beside `standalone.INPUTS`. `precision` None means: by the device.
 
-    `steps` optimizer steps memorize `sentence` with a wide margin; `resume_steps` are run once without a break and once
+    `steps` optimizer steps memorize the sentence with a wide margin; `resume_steps` are run once without a break and once
     interrupted in the middle. `model` is the user's own, "" for none.
     """
 
-    sentence: str = "devkit taught this model one sentence, and here it is: proven."
-    seed: int = 20250601
-    rank: int = 16
-    alpha: int = 32
     steps: int = 80
-    learning_rate: float = 3e-3
     resume_steps: int = 40
-    resume_dropout: float = 0.05
     precision: Precision | None = None
     model: str = ""
-
-    @classmethod
-    def for_depth(cls, depth: Depth, precision: Precision | None = None, *, model: str = "") -> "ProofSettings":
-        """Return the settings of a depth. The quick proof trains for fewer steps, still enough to memorize."""
-        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model)
 
 
 ReadingValue = str | int | float | bool
