@@ -26,33 +26,26 @@ from devkit.workload.models import Model
 
 
 def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, raw: bool) -> list[int]:
-    """Encode a prompt. `raw` leaves out the chat template for a text, but not for a chat."""
-    if prompt.messages or (tokenizer.chat_template and not raw):
-        return encode_chat(prompt.messages or [{"role": "user", "content": prompt.text}], tokenizer)
-    ids: list[int] = tokenizer(prompt.text)["input_ids"]
-    if not ids:
-        raise DevkitError("the prompt has no tokens, and the model has no start token", "Write a prompt.")
-    # Some tokenizers end every text; a text to be continued has no end yet.
-    return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
+    """Encode a prompt, a chat up to where the assistant's next turn begins. Raises DevkitError.
 
-
-def encode_chat(messages: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> list[int]:
-    """Encode a chat, up to where the assistant's next turn begins. Raises DevkitError."""
-    require_chat_template(tokenizer)
-    text = render_chat_template(tokenizer, messages, tokenize=False, add_generation_prompt=True)
-    require_utf8(text, "the chat")
-    # The template writes every special token itself.
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
-
-
-def require_chat_template(tokenizer: Tokenizer) -> None:
-    """Raise DevkitError for a model without a chat template."""
+    `raw` leaves out the chat template for a text, but not for a chat.
+    """
+    if not prompt.messages and (raw or not tokenizer.chat_template):
+        ids: list[int] = tokenizer(prompt.text)["input_ids"]
+        if not ids:
+            raise DevkitError("the prompt has no tokens, and the model has no start token", "Write a prompt.")
+        # Some tokenizers end every text; a text to be continued has no end yet.
+        return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
     if not tokenizer.chat_template:
         raise DevkitError(
             "the model has no chat template, so it was not made for chat",
             "Give a prompt as text; or put the template that it was tuned on into chat_template.jinja next to its tokenizer.",
         )
+    messages = prompt.messages or [{"role": "user", "content": prompt.text}]
+    text = render_chat_template(tokenizer, messages, tokenize=False, add_generation_prompt=True)
+    require_utf8(text, "the chat")
+    # The template writes every special token itself.
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def find_turn_end(tokenizer: Tokenizer) -> str:
@@ -214,7 +207,6 @@ def generate_one(
     prompt: Sequence[int],
     decoding: DecodingSettings,
     *,
-    number: int = 0,
     show: Callable[[str], None],
     should_stop: Callable[[], bool],
 ) -> Completion:
@@ -224,9 +216,7 @@ def generate_one(
     """
     streamer = None if generator.find_stop_texts(decoding) else AnswerStreamer(generator.tokenizer, show)
     try:
-        (completion,) = generate_batch(
-            generator, [prompt], decoding, numbers=[number], streamer=streamer, should_stop=should_stop
-        )
+        (completion,) = generate_batch(generator, [prompt], decoding, streamer=streamer, should_stop=should_stop)
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise _too_large() from error

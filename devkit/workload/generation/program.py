@@ -1,13 +1,12 @@
-"""`devkit generate` after its options are read: resolve the model, load it, answer prompts, chat, measure, or merge."""
+"""`devkit generate` after its options are read: resolve the model, load it, answer prompts, measure, or merge."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
-from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
@@ -26,69 +25,13 @@ from devkit.workload.finetune.model import (
 from devkit.workload.generation import merging
 from devkit.workload.generation.decoding import (
     Completion,
-    FinishReason,
     TextGenerator,
-    encode_chat,
     encode_prompt,
     generate_in_order,
     generate_one,
     remaining_tokens,
 )
-from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, GenerationFiles, Prompt
-
-MIN_ANSWER_TOKENS = 16
-"""Shorter answers are useless: rather, the turns so far are dropped."""
-
-
-@dataclass
-class ChatSession:
-    """The turns so far. `say` prints a piece of an answer, `remark` a line about the chat itself."""
-
-    generator: TextGenerator
-    decoding: DecodingSettings
-    say: Callable[[str], None]
-    remark: Callable[[str], None]
-    turns: list[dict[str, Any]] = field(default_factory=list)
-    _answered: int = field(default=0, init=False)
-
-    def run(self, read: Callable[[], str | None]) -> None:
-        """Answer what `read` returns until it returns None. Raises DevkitError for a model without a chat template."""
-        while (text := read()) is not None:
-            if text.strip():
-                self.answer(text)
-
-    def answer(self, text: str) -> Completion | None:
-        """Answer one turn, streamed. Ctrl-C ends the answer, and its beginning stays in the chat.
-
-        Returns None, and drops the turn, if it does not fit the model even alone.
-        """
-        limit = self.generator.context_length
-        system = [each for each in self.turns[:1] if each["role"] == "system"]
-        turn = {"role": "user", "content": text}
-        ids = encode_chat([*system, turn], self.generator.tokenizer)
-        if limit is not None and len(ids) >= limit:
-            length = f"{len(ids)} tokens, but the context length is {limit}, including the answer"
-            self.remark(f"(too long: {length}; shorten it)")
-            return None
-        whole = encode_chat([*self.turns, turn], self.generator.tokenizer)
-        if limit is None or len(whole) + MIN_ANSWER_TOKENS <= limit:
-            ids = whole
-        elif len(self.turns) > len(system):
-            self.remark("(the turns so far no longer fit the model's context and are dropped)")
-            self.turns = system
-        self.turns.append(turn)
-        with catch_interrupt() as should_stop:
-            completion = generate_one(
-                self.generator, ids, self.decoding, number=self._answered, show=self.say, should_stop=should_stop
-            )
-            self.say("\n")
-        self._answered += 1
-        if completion.finish_reason is FinishReason.STOPPED:
-            self.remark("(stopped)")
-        elif completion.finish_reason is FinishReason.LENGTH:
-            self.remark(f"(cut after {len(completion.ids)} tokens)")
-        self.turns.append({"role": "assistant", "content": completion.text})
-        return completion
+from devkit.workload.generation.settings import GenerateSettings, GenerationFiles, Prompt
 
 
 @contextmanager

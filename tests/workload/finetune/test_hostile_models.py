@@ -15,7 +15,8 @@ from devkit.workload.finetune import model as adapters
 from devkit.workload.finetune.files import MAX_HEADER_BYTES, BaseReference, SavedAdapter, inspect_adapter, inspect_model
 from devkit.workload.finetune.model import BaseQuantization, LoadSettings, build_meta_model, load_base, load_tokenizer
 from devkit.workload.finetune.records import RecordReader
-from devkit.workload.generation.decoding import encode_chat
+from devkit.workload.generation.decoding import encode_prompt
+from devkit.workload.generation.settings import Prompt
 from tests.workload.small_models import CHATML, save_model
 
 DEEP = "[" * 100_000
@@ -86,7 +87,7 @@ def test_a_chat_template_is_bounded(folder, monkeypatch, template, says):
     monkeypatch.setattr(dataset, "TIMEOUT_S", 0.2)
     (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(DevkitError, match=says):
-        encode_chat(CHAT, load_tokenizer(folder))
+        encode_prompt(Prompt(messages=tuple(CHAT)), load_tokenizer(folder), raw=False)
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/hostname", "a/../../model.safetensors"])
