@@ -75,10 +75,10 @@ def test_code_beside_a_model_is_not_run(folder):
     ("template", "says"),
     [
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "takes longer than"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "rejects this chat"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "rejects these messages"),
         ("{{ 9 ** (10 ** 9) }}", "takes longer than"),
-        ("{% include '/etc/passwd' %}", "rejects this chat"),
-        ("{{ messages.clear() }}", "rejects this chat"),
+        ("{% include '/etc/passwd' %}", "rejects these messages"),
+        ("{{ messages.clear() }}", "rejects these messages"),
         ("{{ 'a' * 10 ** 9 }}", "more memory than a chat"),
     ],
     ids=["loops in loops", "a way out of the sandbox", "a number", "a file", "a change of the chat", "a gigabyte"],
