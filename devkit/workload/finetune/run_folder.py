@@ -1,7 +1,6 @@
 """The folder of a run: its lock, its record run.json, and the result that is published in it. Importable without torch."""
 
 import contextlib
-import hashlib
 import json
 import re
 import shutil
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder, remove_if_empty
+from devkit.reading import hash_file
 from devkit.text import to_one_line
 from devkit.whole_files import write_whole
 from devkit.workload.environment import describe_environment
@@ -286,9 +286,3 @@ def publish_result(
 def hash_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file in `folder`, by name."""
     return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -5,7 +5,7 @@ Importable without torch, so that a broken package fails its own stage alone.
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -81,18 +81,9 @@ class StageResult:
     series: dict[str, list[float]] = field(default_factory=dict)
     budget_s: float = 0.0
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the result as in devkit.verify/1. Numbers that JSON cannot hold become text."""
-
-        document = asdict(self)
-        document["measured"] = {name: standalone.to_json(value) for name, value in self.measured.items()}
-        document["series"] = {name: [*map(standalone.to_json, values)] for name, values in self.series.items()}
-        document["ms"], document["budget_s"] = round(self.ms, 1), float(self.budget_s)
-        return document
-
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "StageResult":
-        """Read back what `to_document` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        """Read back a result of devkit.verify/1. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(
             name=str(document["name"]),
             status=StageStatus(document["status"]),
