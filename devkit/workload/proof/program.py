@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.estimate.settings import Precision
+from devkit.probe.host import LocalHost
 from devkit.workload import environment
 from devkit.workload.proof import standalone
-from devkit.workload.proof.stages import STAGES, Depth, ProofSettings, StageReading, select_stages
+from devkit.workload.proof.stages import CUDA_S, STAGES, Depth, ProofSettings, StageReading, select_stages
 
 if TYPE_CHECKING:
     from devkit.workload.device import Device
@@ -75,12 +76,12 @@ class Proof:
 
     @cached_property
     def _device(self) -> "Device":
+        from devkit.probe.deep import read_cuda
         from devkit.workload import device
 
         make_torch_deterministic()
         chosen = device.choose_device(self._settings.precision)
-        driver = device.read_cuda_driver()
-        self._emit(event="device", device=device.describe_device(chosen, driver))
+        self._emit(event="device", device=device.describe_device(chosen, read_cuda(LocalHost(), deadline_s=CUDA_S)))
         return chosen
 
     @cached_property

@@ -43,6 +43,9 @@ class ProofSettings:
     model: str = ""
 
 
+CUDA_S = 20.0
+"""The most that libcuda may take to answer."""
+
 ReadingValue = str | int | float | bool
 
 # One definition for both proofs: the standalone one imports nothing of devkit.
@@ -128,7 +131,7 @@ _BY_MACHINE: dict[str, Any] = {"is_reported_when_skipped": False}
 
 STAGES = (
     StageSpec("torch", depth=Depth.QUICK, budget_s=5),
-    StageSpec("torch-build", needs=("torch",), depth=Depth.QUICK, budget_s=0.5),
+    StageSpec("torch-build", needs=("torch",), depth=Depth.QUICK),
     StageSpec("bitsandbytes", needs=("torch",), depth=Depth.QUICK),
     StageSpec("libraries", needs=("torch",), depth=Depth.QUICK, budget_s=4),
     StageSpec("device", needs=("torch",), depth=Depth.QUICK, budget_s=1),

@@ -156,8 +156,7 @@ class Proof:
         """Prove that torch sees the GPU that this machine has."""
         yield from read_torch_build()
         sees = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        nodes = [node for node in DEVICE_FOLDER.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)]
-        if nodes or (DEVICE_FOLDER / "dxg").exists():
+        if has_gpu_node():
             yield Reading("gpus_seen_by_torch", sees, "> 0", sees > 0)
 
     def prove_device(self) -> Iterator[Reading]:
@@ -349,6 +348,11 @@ def prove_adapter_reload(models: Models) -> Iterator[Reading]:
     difference = compute_difference(compute_logits(reloaded), compute_logits(models.tuned.model))
     yield expect_at_most("largest_difference", difference, 0.0)
     yield expect("generated", generate_text(reloaded), SENTENCE)
+
+
+def has_gpu_node() -> bool:
+    """Return whether there is the device node of an NVIDIA GPU or of WSL 2."""
+    return any(re.fullmatch(r"nvidia\d+|dxg", node.name) for node in DEVICE_FOLDER.glob("*"))
 
 
 def import_torch() -> Iterator[Reading]:
