@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -19,19 +19,7 @@ from devkit.cli.runtime import is_drawn
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from devkit.doctor.report.lines import Line
     from devkit.estimate.report import EstimateReport
-
-STYLES = {
-    "plain": "",
-    "bad": "bold red",
-    "warn": "bold yellow",
-    "good": "green",
-    "unknown": "bold magenta",
-    "quiet": "dim",
-    "command": "cyan",
-}
-"""By the tone of a line."""
 
 MIN_WIDTH, MAX_WIDTH = 40, 200
 SPINNER_DELAY_S = 1.0
@@ -58,16 +46,6 @@ def make_console(stream: TextIO, *, width: int | None = None, record: bool = Fal
         legacy_windows=False,
         record=record,
     )
-
-
-def draw_lines(console: "Console", lines: "Sequence[Line]") -> None:
-    """Draw lines in the colors of their tones; none is folded again."""
-    from rich.text import Text
-
-    if lines:
-        # At once: a call for each line takes most of the time.
-        texts = [Text(line.text, STYLES[line.tone.value]) for line in lines]
-        console.print(Text("\n").join(texts), soft_wrap=True)
 
 
 def draw_plan(console: "Console", text: str) -> None:
