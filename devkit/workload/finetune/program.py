@@ -92,7 +92,11 @@ def run_finetuning(
             events = Events(None, listeners if ranks.is_rank0 else ())
             inputs = gather_inputs(settings, ranks, events)
             decisions = make_decisions(inputs, ranks)
-            _emit_plan(events, inputs, decisions)
+            rows, steps = len(inputs.data.train), len(inputs.data.train) / settings.batch
+            if settings.objective is Objective.SFT:
+                loader = build_loader(inputs.data.train, inputs.settings, decisions)
+                rows, steps = len(loader.rows), loader.steps_per_epoch
+            events("plan", steps=count_steps(settings, steps), rows=rows, output=str(settings.output))
             _emit_decisions(events, inputs, decisions)
             return EXIT_CODES[RunOutcome.DONE]
         with lock_run_folder(settings.output, ranks):
@@ -258,15 +262,6 @@ def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
             estimator=build_memory_estimator(inputs.files.config),
         )
     )
-
-
-def _emit_plan(events: Events, inputs: RunInputs, decisions: Decisions) -> None:
-    settings, rows = inputs.settings, len(inputs.data.train)
-    per_epoch = rows / settings.batch
-    if settings.objective is Objective.SFT:
-        loader = build_loader(inputs.data.train, settings, decisions)
-        rows, per_epoch = len(loader.rows), loader.steps_per_epoch
-    events("plan", steps=count_steps(settings, per_epoch), rows=rows, output=str(settings.output))
 
 
 def _emit_decisions(events: Events, inputs: RunInputs, decisions: Decisions) -> None:

@@ -86,21 +86,16 @@ def require_own_folder(output: Path) -> bool:
         names = {each.name for each in output.iterdir() if not LEFTOVER.fullmatch(each.name)}
     except OSError as error:
         raise _refuse_output(output, error) from None
-    if names and not _is_run_folder(output):
+    document = None
+    # The record is the first thing that a run writes.
+    with contextlib.suppress(OSError, ValueError):
+        document = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
+    if names and not (isinstance(document, dict) and document.get("schema") == RUN_SCHEMA):
         shown = ", ".join(sorted(names)[:3])
         raise DevkitError(
             f"{output} contains files that devkit did not write: {shown}", "Choose a new or empty folder with --output."
         )
     return bool(names)
-
-
-def _is_run_folder(output: Path) -> bool:
-    """Return True if a run began in `output`. Its record is the first thing that it writes."""
-    try:
-        document = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("schema") == RUN_SCHEMA
 
 
 @contextmanager
