@@ -13,7 +13,7 @@ from devkit.estimate.settings import Method, Precision
 from devkit.text import format_number
 from devkit.workload.device import Device, choose_device, is_out_of_memory, probe_hardware
 from devkit.workload.finetune.decisions import choose_precision
-from devkit.workload.finetune.files import BaseQuantization, LoadSettings, ModelFiles, SavedAdapter
+from devkit.workload.finetune.files import BaseQuantization, LoadSettings
 from devkit.workload.finetune.model import (
     LoadedBase,
     apply_adapter,
@@ -31,7 +31,7 @@ from devkit.workload.generation.decoding import (
     generate_one,
     remaining_tokens,
 )
-from devkit.workload.generation.settings import GenerateSettings, GenerationFiles, Prompt
+from devkit.workload.generation.settings import GenerationFiles, Prompt
 
 
 @contextmanager
@@ -55,18 +55,15 @@ _TUNED_BY = {BaseQuantization.from_method(each): each for each in (Method.LORA, 
 
 
 @dataclass(frozen=True)
-class ResolvedModel:
+class ResolvedModel(GenerationFiles):
     """The files of a base and of an adapter that fits it, checked and not loaded."""
 
-    settings: GenerateSettings
-    files: ModelFiles
-    adapter: SavedAdapter | None
     device: Device
 
     def load(self, precision: Precision) -> LoadedBase:
         """Load the base onto the device and its tokenizer, with the chat template that the adapter was trained with."""
         load_settings = LoadSettings(
-            precision=precision, device=f"{self.device.torch_device}", quantization=self.quantization()
+            precision=precision, device=f"{self.device.torch_device}", quantization=self.quantization
         )
         try:
             base, tokenizer = load_base(self.files, load_settings), load_tokenizer(self.files.folder)
@@ -81,10 +78,6 @@ class ResolvedModel:
             tokenizer.chat_template = self.adapter.chat_template
         return LoadedBase(self.settings.model, self.files, base, tokenizer)
 
-    def quantization(self) -> BaseQuantization:
-        """Return the quantization to load with: weights that are stored in 4 or 8 bits stay so."""
-        return self.settings.quantization if self.files.quantized is BaseQuantization.NONE else self.files.quantized
-
 
 def resolve_model(found: GenerationFiles) -> ResolvedModel:
     """Check that the adapter fits, before anything large is read. Raises DevkitError."""
@@ -92,12 +85,11 @@ def resolve_model(found: GenerationFiles) -> ResolvedModel:
     if found.adapter:
         require_adapter_fits(found.adapter, shape, found.files, any_base=found.settings.any_base)
     device = choose_device(found.settings.precision)
-    resolved = ResolvedModel(found.settings, found.files, found.adapter, device)
-    if found.settings.precision:
-        return resolved
-    method = _TUNED_BY[resolved.quantization()]
-    precision, because = choose_precision(method, probe_hardware(device.torch_device, world_size=1))
-    return replace(resolved, device=replace(device, precision=precision, precision_reason=because))
+    if not found.settings.precision:
+        hardware = probe_hardware(device.torch_device, world_size=1)
+        precision, because = choose_precision(_TUNED_BY[found.quantization], hardware)
+        device = replace(device, precision=precision, precision_reason=because)
+    return ResolvedModel(**vars(found), device=device)
 
 
 class GenerationSession:
@@ -156,13 +148,12 @@ def merge_adapter_into(files: GenerationFiles, folder: Path, remark: Callable[[s
         raise DevkitError("nothing to merge", "Give the adapter with --adapter.")
     precision = resolved.settings.precision or merging.find_stored_precision(resolved.files)
     base = resolved.load(precision)
-    quantization = resolved.quantization()
+    quantization = resolved.quantization
     if quantization is not BaseQuantization.NONE:
         remark(f"The base in {quantization.value} was dequantized to {precision.value} for the merge.")
-    merged = merging.merge_adapter(base, resolved.adapter, precision=precision, quantization=quantization)
-    merging.write_merged_model(merged.model, base, folder)
-    change, allowed = format_number(merged.max_logit_change), merging.MERGE_TOLERANCE[precision]
+    merged, change = merging.merge_adapter(base, resolved.adapter, precision=precision, quantization=quantization)
+    merging.write_merged_model(merged, base, folder)
     remark(
-        f"Merged in {precision.value} into {folder}: no logit changed by more than {change} of their range "
-        f"({allowed:g} is allowed)."
+        f"Merged in {precision.value} into {folder}: no logit changed by more than {format_number(change)} of their range "
+        f"({merging.MERGE_TOLERANCE[precision]:g} is allowed)."
     )
