@@ -209,9 +209,7 @@ def _require_fields(entry: object, names: tuple[str, ...], place: RecordLocation
 
 def parse_record(entry: object, place: RecordLocation) -> Record:
     """Parse the entry at `place`. Raises DevkitError for an entry of no known format, or of wrong types."""
-    if not isinstance(entry, Mapping):
-        raise DevkitError(f"{place}: expected a record object, got {_json_type(entry)}", RECORD_FORMATS_HINT)
-    fields = {name: value for name, value in entry.items() if value is not None}
+    fields = _require_fields(entry, (), place, RECORD_FORMATS_HINT)
     if "messages" in fields:
         return _chat(_messages(fields["messages"], "messages", place), fields, place)
     if "conversations" in fields:
@@ -227,6 +225,7 @@ def parse_record(entry: object, place: RecordLocation) -> Record:
         return _alpaca_chat(fields, place)
     if "text" in fields:
         return TextRecord(_text(fields, "text", place), place)
+    assert isinstance(entry, Mapping)  # noqa: S101 - it has fields
     is_pair = {"chosen", "rejected"} <= entry.keys()
     hint = "Pairs are for --objective dpo and reward." if is_pair else RECORD_FORMATS_HINT
     raise DevkitError(f"{place}: unknown record format, with {_field_names(entry)}", hint)
