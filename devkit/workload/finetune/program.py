@@ -229,22 +229,14 @@ def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> R
     files, model = ranks.on_all_or_fail(inspect)
     config = model.config
     limited = ranks.on_all_or_fail(lambda: limit_to_context_length(settings, config))
-    tokenize = choose_tokenization(limited)
+    tokenize: Callable[..., TokenizedRecords] = tokenize_records
+    if settings.objective is not Objective.SFT:
+        from devkit.workload.finetune.preferences import tokenize_pairs, tokenize_prompts
+
+        of_prompts = partial(tokenize_prompts, new_tokens=settings.max_new_tokens)
+        tokenize = tokenize_pairs if settings.objective.is_paired else of_prompts
     data = ranks.on_all_or_fail(lambda: build_dataset(limited, load_tokenizer(folder), config, events, tokenize))
     return RunInputs(limited, files, config, data, find_fused_experts(model))
-
-
-def choose_tokenization(settings: FinetuneSettings) -> Callable[..., TokenizedRecords]:
-    """Return how the data of an objective become examples."""
-    if settings.objective is Objective.SFT:
-        return tokenize_records
-    from devkit.workload.finetune.preferences import tokenize_pairs, tokenize_prompts
-
-    return (
-        tokenize_pairs
-        if settings.objective.is_paired
-        else partial(tokenize_prompts, new_tokens=settings.max_new_tokens)
-    )
 
 
 def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:

@@ -105,28 +105,24 @@ def lock_run_folder(output: Path, ranks: "Ranks") -> Iterator[None]:
     Two runs would overwrite each other's checkpoints. Raises DevkitError on all ranks if another run stays in there.
     """
     with ExitStack() as stack:
-        ranks.on_rank0_broadcast(lambda: stack.enter_context(_lock(output)))
-        yield
 
+        def lock() -> None:
+            for folder in reversed([each for each in (output, *output.parents) if not each.exists()]):
+                stack.callback(remove_if_empty, folder)
+            try:
+                output.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise _refuse_output(output, error) from None
+            try:
+                stack.enter_context(hold_folder(output, report_wait=lambda line: sys.stderr.write(f"{line}\n")))
+            except DevkitError as error:
+                raise DevkitError(
+                    error.message,
+                    "Wait for it, or end it. Use torchrun to start several processes of one run: srun and mpirun alone "
+                    "start as many runs.",
+                ) from None
 
-@contextmanager
-def _lock(output: Path) -> Iterator[None]:
-    missing = [folder for folder in (output, *output.parents) if not folder.exists()]
-    with ExitStack() as stack:
-        for folder in reversed(missing):
-            stack.callback(remove_if_empty, folder)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _refuse_output(output, error) from None
-        try:
-            stack.enter_context(hold_folder(output, report_wait=lambda line: sys.stderr.write(f"{line}\n")))
-        except DevkitError as error:
-            raise DevkitError(
-                error.message,
-                "Wait for it, or end it. Use torchrun to start several processes of one run: srun and mpirun alone "
-                "start as many runs.",
-            ) from None
+        ranks.on_rank0_broadcast(lock)
         yield
 
 
