@@ -163,7 +163,11 @@ STAGES = (
 STANDALONE_STAGES = tuple(StageSpec(name, claim, needs, Depth.QUICK, 0) for name, claim, needs in standalone.STAGES)
 """The stages where the full proof cannot run."""
 
-GPU_STAGES = (StageSpec("gpu", "the GPU is visible", depth=Depth.QUICK, budget_s=0),)
+GPU_STAGES = (
+    StageSpec("gpu", "the GPU is visible", depth=Depth.QUICK, budget_s=0),
+    StageSpec("cuda-compiler", "nvcc builds for it", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
+    StageSpec("framework", "JAX or TensorFlow computes correctly", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
+)
 """The stages for a project that does not use torch."""
 
 PROGRAMS = {"standalone": STANDALONE_STAGES, "gpu": GPU_STAGES}
