@@ -276,7 +276,7 @@ class EstimateAnswer:
     @property
     def verdicts(self) -> dict[str, str]:
         """The verdict for each GPU by its name: "fits", "tight" or "does-not-fit"."""
-        return {each.gpu.name: each.verdict.value for each in self.report.gpus}
+        return {each.name: each.verdict.value for each in self.report.gpus}
 
     def to_document(self) -> dict[str, Any]:
         """Return the document of `devkit estimate --json`, without the command."""
@@ -314,8 +314,7 @@ def estimate_memory(
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.gpus import find_gpu_spec, group_gpus
     from devkit.estimate.model_catalog import find_closest_models, find_model
-    from devkit.estimate.report import Scenario, build_estimate_report
-    from devkit.estimate.report import estimate_memory as estimate_peak
+    from devkit.estimate.report import build_estimate_report
     from devkit.estimate.settings import InferenceSettings, TrainingSettings, decode_settings
 
     config, name = (model, "your model") if isinstance(model, Mapping) else (None, model)
@@ -334,8 +333,7 @@ def estimate_memory(
     specs = [find_gpu_spec(each) for each in gpus]
     if facts is not None:
         specs += group_gpus(facts.gpus)
-    scenario = Scenario(shape=build_model_shape(config, name=name), settings=decoded, gpus=tuple(specs))
-    return EstimateAnswer(build_estimate_report(scenario, estimate_peak(scenario)))
+    return EstimateAnswer(build_estimate_report(build_model_shape(config, name=name), decoded, specs))
 
 
 def _join(lines: Iterable[Line]) -> str:

@@ -46,6 +46,14 @@ def find_similar_paths(path: Path) -> list[str]:
     return [f"{each}" for stem in near for each in beside if each.stem == stem][: len(near)]
 
 
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file of any size, in hexadecimal."""
+    import hashlib
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_within(root: Path, path: Path) -> str:
     """Read a text file of a project in `root`; "" for what leads out of it, cannot be read, or is too large or not a regular file."""
     real = path.resolve()

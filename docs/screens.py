@@ -24,11 +24,10 @@ from rich.console import Console
 from rich.text import Text
 
 from devkit.cli import devkit
-from devkit.cli.output import draw_report
+from devkit.cli.output import OutputOptions, format_doctor_report
 from devkit.cli.terminal import StepPrinter, draw_bar, make_console
 from devkit.cli.try_ import go_through
 from devkit.devcontainer.build_log import BuildLog
-from devkit.doctor.report.lines import UNICODE_MARKS
 from devkit.text import format_duration, wrap_text
 from devkit.workload.finetune.events import ProgressPrinter
 from tests.doctor.running import build_full_report
@@ -36,16 +35,6 @@ from tests.hosts.golden import expected_facts
 
 FOLDER = Path(__file__).parent / "screens"
 WIDTH = 80
-
-
-def draw_doctor(machine: str) -> Callable[[Console], None]:
-    """Return what draws `devkit doctor` on a recorded machine."""
-
-    def draw(console: Console) -> None:
-        facts = expected_facts(machine)
-        draw_report(console, facts, build_full_report(facts), marks=UNICODE_MARKS, is_verbose=False)
-
-    return draw
 
 
 class _Terminal(io.StringIO):
@@ -81,6 +70,13 @@ def draw_captured(show: Callable[[], Callable[[], object]]) -> Callable[[Console
         console.print(Text.from_ansi(shown), soft_wrap=True)
 
     return draw
+
+
+def show_doctor(machine: str) -> Callable[[], object]:
+    """Show `devkit doctor` on a recorded machine."""
+    facts, options = expected_facts(machine), OutputOptions("text", None)
+    click.echo(format_doctor_report(facts, build_full_report(facts), options, exit_code=0).rstrip(), nl=False)
+    return str
 
 
 def show_command(*words: str) -> Callable[[], object]:
@@ -148,8 +144,8 @@ def show_try() -> Callable[[], object]:
 
 
 SCREENS = {
-    "doctor-no-gpu": ("devkit doctor", draw_doctor("no-gpu-laptop")),
-    "doctor-driver": ("devkit doctor", draw_doctor("driver-lib-mismatch")),
+    "doctor-no-gpu": ("devkit doctor", draw_captured(partial(show_doctor, "no-gpu-laptop"))),
+    "doctor-driver": ("devkit doctor", draw_captured(partial(show_doctor, "driver-lib-mismatch"))),
     **{
         shlex.split(command)[1]: (command, draw_captured(partial(show_command, *shlex.split(command)[1:])))
         for command in (

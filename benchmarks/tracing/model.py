@@ -15,7 +15,7 @@ from benchmarks.tracing.stream import Allocation, Deallocation, EventStream, Sec
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Attention, Precision
 from devkit.workload.device import TORCH_DTYPES
-from devkit.workload.models import LORA_PARAMETER_MARK, Model
+from devkit.workload.models import Model
 
 
 class AllocationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -205,7 +205,7 @@ def record_loading(recorder: AllocationRecorder, model: Model, *, is_upcast: boo
     tensors = list(_iterate_tensors(model))
     halves: list[tuple[torch.Tensor, Allocation]] = []
     for name, tensor in tensors:
-        if LORA_PARAMETER_MARK in name:
+        if ".lora_" in name:
             continue
         is_packed = name.endswith((".packed", ".scales", ".scales_of_scales", ".codes"))
         if is_upcast and tensor.dtype == torch.float32 and not is_packed:
@@ -219,7 +219,7 @@ def record_loading(recorder: AllocationRecorder, model: Model, *, is_upcast: boo
     for tensor, half in halves:
         recorder.record_existing([tensor], TensorKind.WEIGHTS)
         recorder.stream.append(Deallocation(loading, half))
-    adapters = (tensor for name, tensor in tensors if LORA_PARAMETER_MARK in name)
+    adapters = (tensor for name, tensor in tensors if ".lora_" in name)
     recorder.record_existing(adapters, TensorKind.ADAPTERS)
 
 

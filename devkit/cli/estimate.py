@@ -6,7 +6,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,19 +155,6 @@ RENAMED_FLAGS = {
 }
 
 
-@dataclass(frozen=True)
-class _CommandOptions:
-    """The command's flags other than those of the settings."""
-
-    model: str | None
-    inference: bool
-    shape: tuple[str, ...]
-    gpus: tuple[str, ...]
-    facts_files: tuple[Path, ...]
-    why: str | None
-    as_json: bool
-
-
 class _EstimateCommand(Command):
     """The command, whose help lists the settings that have no flag."""
 
@@ -211,9 +197,7 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
     """
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.report import (
-        Scenario,
         build_estimate_report,
-        estimate_memory,
         format_estimate_report,
         format_term,
         serialize_estimate_report,
@@ -224,28 +208,21 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         group: {name: rare.get(name) if name in _WITHOUT_FLAG else given.pop(name) for name in names}
         for group, names in _SETTINGS.items()
     }
-    options = _CommandOptions(**given)
-    settings = build_estimate_settings(flags, is_inference=options.inference)
-    gpus = _find_gpus(options, settings.precision)
+    model, is_inference = given["model"], given["inference"]
+    settings = build_estimate_settings(flags, is_inference=is_inference)
+    gpus = _find_gpus(given["gpus"], given["facts_files"])
     if gpus and flags["both"]["precision"] is None and all(each.lacks_bf16 for each in gpus):
         flags["both"]["precision"] = replace_bf16(settings)
-        settings = build_estimate_settings(flags, is_inference=options.inference)
-        gpus = _find_gpus(options, settings.precision)
-    config, name = find_model_config(options.model, build_model_config(options.shape, model=options.model))
-    scenario = Scenario(
-        shape=build_model_shape(config, name=name),
-        settings=settings,
-        gpus=gpus,
-    )
-    memory = estimate_memory(scenario)
+        settings = build_estimate_settings(flags, is_inference=is_inference)
+    config, name = find_model_config(model, build_model_config(given["shape"], model=model))
+    report = build_estimate_report(build_model_shape(config, name=name), settings, gpus)
     width = shutil.get_terminal_size().columns
-    if options.why:
-        click.echo(format_term(memory, options.why, width=width))
+    if given["why"]:
+        click.echo(format_term(report.estimate, given["why"], width=width))
         ctx.exit(ExitCode.DONE)
-    report = build_estimate_report(scenario, memory)
     fitting = settings if report.fits_somewhere else _find_fitting(report)
-    command = format_finetune_command(options.model, fitting) if isinstance(fitting, TrainingSettings) else ""
-    if options.as_json:
+    command = format_finetune_command(model, fitting) if isinstance(fitting, TrainingSettings) else ""
+    if given["as_json"]:
         document = {**serialize_estimate_report(report), "command": command or None}
         click.echo(dump_json(document))
     else:
@@ -263,7 +240,7 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
 
 def _find_fitting(report: "EstimateReport") -> TrainingSettings | None:
     """Return the first settings with which it would fit on one of the GPUs, or on several; None without such."""
-    choices = (choice for each in report.gpus for choice in (*each.better, each.together) if choice)
+    choices = (choice for each in report.gpus for choice in (*each.recommended, each.together) if choice)
     return next((choice.settings for choice in choices), None)
 
 
@@ -439,16 +416,16 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     return _parse_object(text, f"the config.json of {model}", hint), model
 
 
-def _find_gpus(options: _CommandOptions, precision: Precision) -> "tuple[GpuSpec, ...]":
+def _find_gpus(names: tuple[str, ...], facts_files: tuple[Path, ...]) -> "tuple[GpuSpec, ...]":
     """Return the GPUs to judge: those named and those of saved machines, else those of this machine."""
     from devkit.estimate.gpus import find_gpu_spec, group_gpus
 
-    named = tuple(find_gpu_spec(name) for name in options.gpus)
-    if not options.facts_files:
+    named = tuple(find_gpu_spec(name) for name in names)
+    if not facts_files:
         return named or group_gpus(read_local_gpus())
     from devkit.probe.saved_facts import load_saved_facts
 
-    saved = (gpu for path in options.facts_files for gpu in group_gpus(load_saved_facts([path]).gpus))
+    saved = (gpu for path in facts_files for gpu in group_gpus(load_saved_facts([path]).gpus))
     return (*named, *saved)
 
 

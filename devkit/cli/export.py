@@ -29,7 +29,6 @@ from devkit.export.job_settings import (
     ExportSettings,
     JobSettings,
     describe_setting,
-    parse_assignments,
     read_export_settings,
     select_flags_to_store,
     validate_job_settings,
@@ -157,11 +156,12 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.pass_context
     def command(ctx: click.Context, /, *, directory: Path, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
         from devkit.render.changes import is_unfinished
+        from devkit.render.toml_tables import parse_assignments
 
         if directory.is_dir() and not (flags["check"] or flags["dry_run"]):
             ctx.with_resource(hold_project(directory))
         given = {
-            **parse_assignments(flags["assignments"], target),
+            **parse_assignments(flags["assignments"], JobSettings, target.settings, without="command"),
             **collect_setting_flags(JobSettings, flags),
             **collect_setting_flags(target.settings, flags),
         }

@@ -26,7 +26,6 @@ from devkit.workload.finetune.process import (
 )
 from devkit.workload.finetune.settings import (
     FinetuneSettings,
-    parse_assignment,
     read_settings_file,
     validate_finetune_settings,
 )
@@ -156,7 +155,8 @@ def load_finetune_settings(
     file: Path | None, flags: dict[str, Any], assignments: tuple[str, ...] = ()
 ) -> FinetuneSettings:
     """Load the settings of the file, overridden by those of flags. Raises DevkitError."""
+    from devkit.render.toml_tables import parse_assignments
+
     settings = read_settings_file(file) if file is not None else {}
-    for assignment in assignments:
-        settings |= parse_assignment(assignment)
+    settings |= parse_assignments(assignments, FinetuneSettings, is_toml=True)
     return FinetuneSettings(**settings | collect_setting_flags(FinetuneSettings, flags))

@@ -1,7 +1,5 @@
 """`devkit generate`: generate text with a model, or with an adapter on it."""
 
-import contextlib
-import importlib
 import io
 import json
 import re
@@ -30,10 +28,16 @@ MAX_PROMPT_CHARACTERS = 16 << 20
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-_REMOVED = dict.fromkeys(
-    ("--static-cache", "--dynamic-cache"),
-    "Remove it: answers are decoded with a growing KV cache. devkit serve starts an engine that compiles.",
-) | {"--gguf": "After --merge DIR, run llama.cpp's converter: convert_hf_to_gguf.py DIR --outfile FILE --outtype q8_0"}
+_REMOVED = (
+    {"--chat": "Run: devkit serve MODEL, and chat with any client of the OpenAI protocol."}
+    | dict.fromkeys(
+        ("--static-cache", "--dynamic-cache"),
+        "Remove it: answers are decoded with a growing KV cache. devkit serve starts an engine that compiles.",
+    )
+    | {
+        "--gguf": "After --merge DIR, run llama.cpp's converter: convert_hf_to_gguf.py DIR --outfile FILE --outtype q8_0"
+    }
+)
 """Flags of the last release, and what does their part."""
 
 
@@ -48,7 +52,6 @@ _REMOVED = dict.fromkeys(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Prompts, one per line (.txt) or as JSON lines (.jsonl); answers are printed as JSON lines.",
 )
-@click.option("--chat", is_flag=True, help="Start a chat. Ctrl-C ends an answer, and Ctrl-D ends the chat.")
 @click.option(
     "--merge", metavar="DIR", type=click.Path(path_type=Path), help="Merge the adapter and the model into DIR."
 )
@@ -104,14 +107,14 @@ _REMOVED = dict.fromkeys(
 @click.option("--stats", is_flag=True, help="Print the speed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
-    """Answer one prompt, a file of prompts, or a chat, or merge an adapter into its model."""
-    tasks = [f"--{name}" for name in ("prompt", "file", "chat", "merge") if given[name] not in (None, False)]
+    """Answer one prompt or a file of prompts, or merge an adapter into its model."""
+    tasks = [f"--{name}" for name in ("prompt", "file", "merge") if given[name] is not None]
     if len(tasks) > 1:
         raise DevkitError(f"{tasks[0]} and {tasks[1]} cannot be used together", "Use only one of them.")
     if not tasks and sys.stdin.isatty():
-        raise DevkitError("nothing to answer", "Give --prompt, --file or --chat.")
-    if given["as_json"] and (given["chat"] or given["merge"]):
-        raise DevkitError(f"{tasks[0]} does not print JSON", "Remove --json.")
+        raise DevkitError("nothing to answer", "Give --prompt or --file.")
+    if given["as_json"] and given["merge"]:
+        raise DevkitError("--merge does not print JSON", "Remove --json.")
     decoding = ("tokens", "temperature", "top_p", "top_k", "seed", "stops", "batch")
     settings = GenerateSettings(
         model=given["model"],
@@ -125,8 +128,6 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
     continue_in_project("devkit generate")
     if given["merge"]:
         _merge(settings, given["merge"])
-    elif given["chat"]:
-        _chat(settings)
     else:
         _answer(settings, given)
 
@@ -141,32 +142,6 @@ def _merge(settings: GenerateSettings, folder: Path) -> None:
     from devkit.workload.generation.program import merge_adapter_into
 
     merge_adapter_into(files, folder, _print_note)
-
-
-def _chat(settings: GenerateSettings) -> None:
-    session = _open_session(settings)
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        with contextlib.suppress(ImportError):  # Python for Windows has none
-            # Arrow keys edit a line, and a paste of many lines is one turn: older releases leave that off.
-            importlib.import_module("readline").parse_and_bind("set enable-bracketed-paste on")
-    from devkit.workload.generation.decoding import require_chat_template
-    from devkit.workload.generation.program import ChatSession
-
-    require_chat_template(session.generator.tokenizer)
-    ChatSession(session.generator, settings.decoding, say=_print_piece, remark=_print_note).run(_read_turn)
-
-
-def _read_turn() -> str | None:
-    """Read the user's next message; None at the end of input. Ctrl-C discards the line."""
-    while True:
-        try:
-            return input("\n> " if sys.stdin.isatty() else "")
-        except EOFError:
-            return None
-        except KeyboardInterrupt:
-            _print_note("\n(Ctrl-D ends the chat)")
 
 
 def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:

@@ -134,7 +134,7 @@ def _prove(entry: "Entry") -> tuple[str, str]:
 
     with show_status("verify: train a tiny model in the dev container"):
         command = entry.build_command(["devkit", "verify", "--here", "--quick", "--json"])
-        done = run_streaming(command, progress=lambda _: None, timeout_s=PROOF_TIMEOUT_S)
+        done = run_streaming(command, timeout_s=PROOF_TIMEOUT_S)
     if done.code in (126, 127):
         return (
             "skipped",

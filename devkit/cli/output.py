@@ -17,8 +17,6 @@ from devkit.text import ESCAPE_ERRORS, wrap_text
 from devkit.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from devkit.doctor.model import Check
     from devkit.doctor.report.lines import Line, Marks
     from devkit.doctor.report.report import Report
@@ -94,16 +92,6 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
             from devkit.doctor.report.stack import build_stack
 
             return format_json(report.to_document(build_stack(facts, report)))
-
-
-def draw_report(console: "Console", facts: "Facts", report: "Report", *, marks: "Marks", is_verbose: bool) -> None:
-    """Draw the report on a terminal."""
-    from devkit.cli.terminal import draw_lines
-    from devkit.doctor.report.stack import build_stack
-    from devkit.doctor.report.text import format_report
-
-    layers = build_stack(facts, report)
-    draw_lines(console, format_report(report, layers, width=console.width, marks=marks, verbose=is_verbose))
 
 
 def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:

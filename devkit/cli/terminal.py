@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -19,19 +19,7 @@ from devkit.cli.runtime import is_drawn
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from devkit.doctor.report.lines import Line
     from devkit.estimate.report import EstimateReport
-
-STYLES = {
-    "plain": "",
-    "bad": "bold red",
-    "warn": "bold yellow",
-    "good": "green",
-    "unknown": "bold magenta",
-    "quiet": "dim",
-    "command": "cyan",
-}
-"""By the tone of a line."""
 
 MIN_WIDTH, MAX_WIDTH = 40, 200
 SPINNER_DELAY_S = 1.0
@@ -58,16 +46,6 @@ def make_console(stream: TextIO, *, width: int | None = None, record: bool = Fal
         legacy_windows=False,
         record=record,
     )
-
-
-def draw_lines(console: "Console", lines: "Sequence[Line]") -> None:
-    """Draw lines in the colors of their tones; none is folded again."""
-    from rich.text import Text
-
-    if lines:
-        # At once: a call for each line takes most of the time.
-        texts = [Text(line.text, STYLES[line.tone.value]) for line in lines]
-        console.print(Text("\n").join(texts), soft_wrap=True)
 
 
 def draw_plan(console: "Console", text: str) -> None:
@@ -114,7 +92,7 @@ def draw_estimate(console: "Console", report: "EstimateReport", text: str) -> No
     table = Table.grid(padding=(0, 2, 0, 0))
     for each in report.gpus:
         verdict, name, peak = describe_fit(each, report)
-        share = report.estimate.device_peak_bytes.upper / each.gpu.memory_bytes
+        share = report.estimate.device_peak_bytes.upper / each.memory_bytes
         mark, color = {"fits": ("✓", "green"), "tight": ("!", "yellow")}.get(each.verdict.value, ("✗", "bold red"))
         bar = ProgressBar(total=1.0, completed=min(1.0, share), width=8, complete_style=color, finished_style=color)
         table.add_row(Text(f"{mark} {name}", color), bar, f"{verdict}: {peak}")

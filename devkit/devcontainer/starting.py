@@ -125,17 +125,19 @@ def _name_action(before: ContainerState | None, after: ContainerState) -> str:
 def _compose(client: EngineClient, *words: str, take: Report) -> CompletedCommand:
     files = [word for file in client.container.compose_files for word in ("--file", str(file))]
     argv, folder = [client.program, "compose", *files, *words], client.container.folder
-    return run_streaming(argv, progress=take, folder=folder, environment=PLAIN_PROGRESS, shows_output=True)
+    return run_streaming(argv, progress=take, on_output=take, folder=folder, environment=PLAIN_PROGRESS)
 
 
 def _run_host_command(container: DevContainer, report: Report) -> Failure | None:
     """Run initializeCommand on this machine: devkit's chooses how the container gets its GPU."""
     for argv in list_commands(container.properties.get("initializeCommand")):
         words = ["cmd", "/c", argv[-1]] if sys.platform == "win32" and argv[0] == "sh" else argv
+
+        def take(line: str) -> None:
+            report(to_one_line(line))
+
         try:
-            done = run_streaming(
-                words, progress=lambda line: report(to_one_line(line)), folder=container.folder, shows_output=True
-            )
+            done = run_streaming(words, progress=take, on_output=take, folder=container.folder)
         except OSError as error:
             return Failure(f"initializeCommand cannot be run: {error.strerror}", ())
         if done.code != 0:
@@ -176,7 +178,7 @@ def _run_hook(entry: Entry, title: str, argv: Sequence[str]) -> Failure | None:
     lines: list[str] = []
     command = entry.build_command(argv, {"DEVKIT_SESSION": entry.token})
     try:
-        done = run_streaming(command, progress=lines.append, shows_output=True)
+        done = run_streaming(command, progress=lines.append, on_output=lines.append)
     except BaseException:
         # The client is gone, and the command inside would go on beside that of the next start.
         entry.send(signal.SIGTERM)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from devkit.estimate.gpus import Fit, GpuSpec
-from devkit.estimate.memory import MemoryEstimate
+from devkit.estimate.memory import Interval
 from devkit.estimate.resources import Slowdown, compute_slowness, find_slowdowns
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
@@ -20,13 +20,13 @@ GPU_COUNTS = (2, 4, 8)
 class Recommendation:
     """Settings that fit. `slowness` is relative to the fastest way to train this model by the same method."""
 
+    changes: tuple[str, ...]
+    """The flags that make these settings of the requested ones."""
     settings: TrainingSettings
-    estimate: MemoryEstimate
+    device_peak_bytes: Interval
     verdict: Fit
     slowness: float
     costs: tuple[Slowdown, ...]
-    changes: tuple[str, ...]
-    """The flags that make these settings of the requested ones."""
 
 
 def recommend_settings(
@@ -102,7 +102,7 @@ def _find_largest_micro_batch(
             break
         best = Recommendation(
             settings=settings,
-            estimate=estimate,
+            device_peak_bytes=estimate.device_peak_bytes,
             verdict=verdict,
             slowness=compute_slowness(settings),
             costs=find_slowdowns(settings),

@@ -1,13 +1,15 @@
 """The report of `devkit estimate`: a model and settings on GPUs, as a value, as JSON and as text."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit, GpuSpec, find_smallest_gpu
+from devkit.estimate.inference import estimate_inference
 from devkit.estimate.memory import Interval, MemoryEstimate, MemoryPhase, Term
-from devkit.estimate.resources import HostRequirements, Slowdown, estimate_host
+from devkit.estimate.recommend import Recommendation, recommend_gpu_count, recommend_settings
+from devkit.estimate.resources import HostRequirements, estimate_host
 from devkit.estimate.settings import (
     ALL_LINEAR,
     InferenceSettings,
@@ -23,9 +25,6 @@ from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
 from devkit.formats.documents import Json, build_from, encode
 from devkit.text import escape_text, format_bytes, format_count, format_table, join_words, wrap_text
-
-if TYPE_CHECKING:
-    from devkit.estimate.recommend import Recommendation
 
 MAX_TERMS = 3
 """Terms that the text shows; the others are named."""
@@ -44,29 +43,24 @@ _PHASES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """A model and settings to estimate."""
-
-    shape: ModelShape
-    settings: RunSettings
-    gpus: tuple[GpuSpec, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class GpuReport:
-    """A GPU: whether the scenario fits, and settings that would."""
+    """One GPU: whether it holds the run, and settings that it would hold."""
 
-    gpu: GpuSpec
+    name: str
+    count: int
+    memory_bytes: int
+    memory_is_measured: bool
     verdict: Fit
-    better: "tuple[Recommendation, ...]" = ()
-    """Settings that fit, the fastest first, without the scenario's own."""
-    together: "Recommendation | None" = None
+    lacks_bf16: bool
+    recommended: tuple[Recommendation, ...] = ()
+    """Settings that fit, the fastest first, without the run's own."""
+    together: Recommendation | None = None
     """The number of GPUs on which it fits, where it does not on one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateReport:
-    """The estimate of a scenario with its meaning for GPUs, host and time. `smallest` is None where no GPU fits."""
+    """The estimate of a run with its meaning for GPUs, host and time. `smallest` is None where no GPU fits."""
 
     shape: ModelShape
     settings: RunSettings
@@ -77,72 +71,38 @@ class EstimateReport:
 
     @property
     def fits_somewhere(self) -> bool:
-        """True if it fits on one of the scenario's GPUs, at least tightly; True without GPUs."""
+        """True if it fits on one of the GPUs, at least tightly; True without GPUs."""
         return not self.gpus or any(each.verdict is not Fit.DOES_NOT_FIT for each in self.gpus)
 
 
-def estimate_memory(scenario: Scenario) -> MemoryEstimate:
-    """Estimate in closed form. Raises DevkitError for settings that make no sense."""
-    if isinstance(scenario.settings, TrainingSettings):
-        return estimate_training(scenario.shape, scenario.settings)
-    from devkit.estimate.inference import estimate_inference
-
-    return estimate_inference(scenario.shape, scenario.settings)
-
-
-def build_estimate_report(scenario: Scenario, estimate: MemoryEstimate) -> EstimateReport:
-    """Build the report of a scenario from its estimate, in closed form or traced."""
-    shape, settings = scenario.shape, scenario.settings
-    host = estimate_host(shape, settings) if isinstance(settings, TrainingSettings) else None
+def build_estimate_report(shape: ModelShape, settings: RunSettings, gpus: Iterable[GpuSpec] = ()) -> EstimateReport:
+    """Estimate in closed form, and judge the GPUs. Raises DevkitError for settings that make no sense."""
+    host = None
+    if isinstance(settings, TrainingSettings):
+        estimate, host = estimate_training(shape, settings), estimate_host(shape, settings)
+    else:
+        estimate = estimate_inference(shape, settings)
     return EstimateReport(
         shape=shape,
         settings=settings,
         estimate=estimate,
-        gpus=tuple(_build_gpu_report(scenario, gpu, estimate) for gpu in scenario.gpus),
+        gpus=tuple(_judge(gpu, estimate, shape, settings) for gpu in gpus),
         smallest=find_smallest_gpu(estimate),
         host=host,
     )
 
 
-def _build_gpu_report(scenario: Scenario, gpu: GpuSpec, estimate: MemoryEstimate) -> GpuReport:
-    shape, settings, verdict = scenario.shape, scenario.settings, gpu.verdict(estimate)
+def _judge(gpu: GpuSpec, estimate: MemoryEstimate, shape: ModelShape, settings: RunSettings) -> GpuReport:
+    report = build_from(GpuReport, gpu, memory_is_measured=gpu.is_measured, verdict=gpu.verdict(estimate))
     if not isinstance(settings, TrainingSettings):
-        return GpuReport(gpu=gpu, verdict=verdict)
-    from devkit.estimate.recommend import recommend_gpu_count, recommend_settings
-
+        return report
     better = tuple(each for each in recommend_settings(shape, settings, gpu) if each.changes)
-    is_hopeless = verdict is Fit.DOES_NOT_FIT and not any(each.verdict is Fit.FITS for each in better)
+    is_hopeless = report.verdict is Fit.DOES_NOT_FIT and not any(each.verdict is Fit.FITS for each in better)
     together = recommend_gpu_count(shape, settings, gpu) if is_hopeless else None
-    return GpuReport(gpu=gpu, verdict=verdict, better=better, together=together)
+    return replace(report, recommended=better, together=together)
 
 
 # ---- As JSON
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecommendationDocument:
-    """Settings that fit, and what they cost."""
-
-    changes: tuple[str, ...]
-    settings: TrainingSettings
-    device_peak_bytes: Interval
-    verdict: Fit
-    slowness: float
-    costs: tuple[Slowdown, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuDocument:
-    """One GPU, and if it holds the run."""
-
-    name: str
-    count: int
-    memory_bytes: int
-    memory_is_measured: bool
-    verdict: Fit
-    lacks_bf16: bool
-    recommended: tuple[RecommendationDocument, ...]
-    together: RecommendationDocument | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +121,14 @@ class EstimateDocument:
     reserved_peak_bytes: Interval
     device_peak_bytes: Interval
     warnings: tuple[str, ...]
-    gpus: tuple[GpuDocument, ...]
-    recommended: RecommendationDocument | None
+    gpus: tuple[GpuReport, ...]
+    recommended: Recommendation | None
     smallest_gpu: Mapping[str, Any] | None
     host: HostRequirements | None
 
 
 def serialize_estimate_report(report: EstimateReport) -> Json:
     """Serialize a report for JSON: devkit.estimate/1."""
-    first = next((each.better[0] for each in report.gpus if each.better), None)
     shape, smallest = report.shape, report.smallest
     built = build_from(
         EstimateDocument,
@@ -190,28 +149,12 @@ def serialize_estimate_report(report: EstimateReport) -> Json:
         },
         settings=report.settings,
         phases=dict(report.estimate.phases),
-        gpus=tuple(map(_build_gpu, report.gpus)),
-        recommended=_build_recommendation(first) if first else None,
+        gpus=report.gpus,
+        recommended=next((each.recommended[0] for each in report.gpus if each.recommended), None),
         smallest_gpu={"name": smallest.name, "memory_bytes": smallest.memory_bytes} if smallest else None,
         host=report.host,
     )
     return encode(built)
-
-
-def _build_gpu(each: GpuReport) -> GpuDocument:
-    return build_from(
-        GpuDocument,
-        each.gpu,
-        memory_is_measured=each.gpu.is_measured,
-        verdict=each.verdict,
-        recommended=tuple(map(_build_recommendation, each.better)),
-        together=_build_recommendation(each.together) if each.together else None,
-    )
-
-
-def _build_recommendation(choice: "Recommendation") -> RecommendationDocument:
-    peak = choice.estimate.device_peak_bytes
-    return build_from(RecommendationDocument, choice, device_peak_bytes=peak, slowness=round(choice.slowness, 3))
 
 
 # ---- As text: the verdict first, then the peak, then what to change.
@@ -224,12 +167,11 @@ def format_estimate_report(report: EstimateReport, *, width: int) -> str:
 
 def describe_fit(each: GpuReport, report: EstimateReport) -> tuple[str, str, str]:
     """Describe the verdict on a GPU, its name, and the peak beside its memory."""
-    gpu, device = each.gpu, report.estimate.device_peak_bytes
-    verdict = _VERDICTS[each.verdict]
-    if gpu.lacks_bf16 and report.settings.precision is Precision.BF16 and each.verdict is not Fit.DOES_NOT_FIT:
+    device, verdict = report.estimate.device_peak_bytes, _VERDICTS[each.verdict]
+    if each.lacks_bf16 and report.settings.precision is Precision.BF16 and each.verdict is not Fit.DOES_NOT_FIT:
         verdict = f"{verdict} with --dtype {replace_bf16(report.settings)}, because the GPU has no bf16 hardware"
-    peak = f"{format_bytes(device.point)} of {format_bytes(gpu.memory_bytes)}, at most {format_bytes(device.upper)}"
-    return verdict, gpu.name if gpu.count == 1 else f"{gpu.name} (one of {gpu.count})", peak
+    peak = f"{format_bytes(device.point)} of {format_bytes(each.memory_bytes)}, at most {format_bytes(device.upper)}"
+    return verdict, each.name if each.count == 1 else f"{each.name} (one of {each.count})", peak
 
 
 def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
@@ -241,9 +183,8 @@ def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
         yield ""
     yield wrap_text(format_scenario(report), width=width)
     device, reserved = estimate.device_peak_bytes, estimate.reserved_peak_bytes
-    how = "" if estimate.method == "closed form" else f" ({estimate.method})"
     yield wrap_text(
-        f"Peak {format_bytes(estimate.allocated_peak_bytes)} of tensors {_PHASES[estimate.phase]}{how}; torch reserves "
+        f"Peak {format_bytes(estimate.allocated_peak_bytes)} of tensors {_PHASES[estimate.phase]}; torch reserves "
         f"{format_bytes(reserved.point)}, and in total {format_bytes(device.point)} of the GPU's memory is used, at most "
         f"{format_bytes(device.upper)}",
         width=width,
@@ -280,13 +221,13 @@ def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
 
 
 def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterator[str]:
-    name = each.gpu.name
-    if each.better:
+    name = each.name
+    if each.recommended:
         purpose = {Fit.FITS: "Also fits", Fit.TIGHT: "To be sure", Fit.DOES_NOT_FIT: "To make it fit"}[each.verdict]
         yield wrap_text(f"{purpose} on {name}, fastest first:", width=width)
-    for choice in each.better:
+    for choice in each.recommended:
         costs = "; ".join(cost.says for cost in choice.costs) or "costs nothing"
-        peak = format_bytes(choice.estimate.device_peak_bytes.point)
+        peak = format_bytes(choice.device_peak_bytes.point)
         yield wrap_text(f"{' '.join(choice.changes)}  ({peak}; {costs})", width=width, indent="  ", hanging="  ")
     if each.together:
         settings = each.together.settings
@@ -295,7 +236,7 @@ def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterato
             f"{' '.join(each.together.changes)}",
             width=width,
         )
-    elif each.verdict is Fit.DOES_NOT_FIT and not each.better and isinstance(report.settings, TrainingSettings):
+    elif each.verdict is Fit.DOES_NOT_FIT and not each.recommended and isinstance(report.settings, TrainingSettings):
         yield f"Nothing makes it fit on {name}, not even on eight of them."
 
 

@@ -113,4 +113,4 @@ def compute_slowness(settings: TrainingSettings) -> float:
     """Compute how many times longer a token takes than with the fastest settings; only for ranking."""
     factor = math.prod((each.factor for each in find_slowdowns(settings)), start=1.0)
     tokens = settings.micro_batch * settings.sequence
-    return factor * max(1.0, math.sqrt(ENOUGH_TOKENS / tokens))
+    return round(factor * max(1.0, math.sqrt(ENOUGH_TOKENS / tokens)), 3)

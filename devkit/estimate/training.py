@@ -142,14 +142,6 @@ def count_trained_parameters(shape: ModelShape, settings: TrainingSettings) -> T
     )
 
 
-def compute_adapter_terms(trained: TrainedParameters, settings: TrainingSettings) -> tuple[Term, ...]:
-    """Compute the adapters; nothing in full fine-tuning, where the weights train."""
-    if settings.method is Method.FULL:
-        return ()
-    formula = f"{format_millions(trained.parameters)} at rank {settings.rank} x {trained.bytes_each} B"
-    return (Term("adapters", trained.bytes, formula, LORA_SOURCE),)
-
-
 def compute_gradient_terms(trained: TrainedParameters, settings: TrainingSettings) -> tuple[Term, ...]:
     """Compute the gradients, and DDP's buckets, through which they reach the other ranks."""
     formula = f"{format_millions(trained.parameters)} x {trained.bytes_each} B"
@@ -173,14 +165,6 @@ def compute_optimizer_terms(trained: TrainedParameters, settings: TrainingSettin
     each = 4 if settings.optimizer in PAGED_OPTIMIZERS else trained.bytes_each
     formula = f"{ADAMW_MOMENTS} x {format_millions(trained.parameters)} x {each} B"
     return (Term("optimizer state", numbers * each, formula, ADAMW_SOURCE),)
-
-
-def compute_step_terms(trained: TrainedParameters, settings: TrainingSettings) -> tuple[Term, ...]:
-    """Compute temporaries of a step: `foreach` computes all denominators at once, fused and 8-bit ones have none."""
-    if settings.optimizer is not Optimizer.ADAMW_FOREACH:
-        return ()
-    formula = f"{format_millions(trained.parameters)} x {trained.bytes_each} B, computed for all tensors at once"
-    return (Term("optimizer temporaries", trained.bytes, formula, ADAMW_SOURCE),)
 
 
 def estimate_training(shape: ModelShape, settings: TrainingSettings) -> MemoryEstimate:
@@ -276,7 +260,10 @@ class _TrainingStep:
         has_copy = settings.objective is Objective.DPO and settings.method is Method.FULL
         reference = (Term("reference model", sum_bytes(weights), "the weights again, frozen", DPO_SOURCE),)
         weights = (*weights, *(reference if has_copy else ()))
-        fixed = (*weights, *compute_adapter_terms(self._trained, settings), *(() if is_paged else state))
+        trained = self._trained
+        formula = f"{format_millions(trained.parameters)} at rank {settings.rank} x {trained.bytes_each} B"
+        adapters = (Term("adapters", trained.bytes, formula, LORA_SOURCE),)
+        fixed = (*weights, *(() if settings.method is Method.FULL else adapters), *(() if is_paged else state))
         self.pageable_bytes = sum_bytes(shard_terms(state, settings)) if is_paged else 0
         # Inputs, labels, positions, rotary tables and the last norm.
         head = shape.query_width // shape.heads
@@ -344,8 +331,13 @@ class _TrainingStep:
 
     def optimizer_step_terms(self) -> tuple[Term, ...]:
         """The terms in memory while the optimizer steps."""
-        temporaries = shard_terms(compute_step_terms(self._trained, self._settings), self._settings)
-        return (*self._fixed, *self._gradients, *temporaries)
+        held, trained = (*self._fixed, *self._gradients), self._trained
+        if self._settings.optimizer is not Optimizer.ADAMW_FOREACH:
+            return held
+        # `foreach` computes all denominators at once, fused and 8-bit optimizers have no temporaries.
+        formula = f"{format_millions(trained.parameters)} x {trained.bytes_each} B, computed for all tensors at once"
+        temporaries = Term("optimizer temporaries", trained.bytes, formula, ADAMW_SOURCE)
+        return (*held, *shard_terms([temporaries], self._settings))
 
     def backward_terms(self) -> tuple[Term, ...]:
         """The terms in memory at the fullest moment of the backward pass.

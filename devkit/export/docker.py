@@ -63,15 +63,6 @@ class DockerMount:
         return ",".join(quoted)
 
 
-@dataclass(frozen=True)
-class _QuotedMount:
-    """A mount, quoted for the script."""
-
-    volume: str
-    mount: str
-    path: str
-
-
 def render_docker(task: Task, settings: DockerContextSettings, context: ExportContext) -> TargetFiles:
     """Render run.sh. Raises DevkitError for a task of several nodes."""
     if task.nodes > 1:
@@ -173,8 +164,10 @@ def _build_token_mount(task: Task) -> DockerMount:
     return DockerMount(f"{task.name}-token", TOKEN_FOLDER, is_new=True)
 
 
-def _quote_mount(mount: DockerMount) -> _QuotedMount:
-    return _QuotedMount(quote_shell([mount.source]), quote_shell([mount.option]), quote_shell([mount.path]))
+def _quote_mount(mount: DockerMount) -> dict[str, str]:
+    """Quote a mount for the script."""
+    parts = {"volume": mount.source, "mount": mount.option, "path": mount.path}
+    return {name: quote_shell([text]) for name, text in parts.items()}
 
 
 TARGET = ExportTarget("docker", DockerContextSettings, render_docker)

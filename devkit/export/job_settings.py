@@ -13,7 +13,7 @@ from devkit.errors import DevkitError
 from devkit.export.targets import TARGETS, ExportTarget
 from devkit.export.values import parse_duration, parse_size
 from devkit.facts.secrets import contains_token, holds_secret
-from devkit.facts.settings import SettingInfo, describe_settings, find_setting_type, format_option, validate_ranges
+from devkit.facts.settings import SettingInfo, describe_settings, format_option, validate_ranges
 from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.render.toml_tables import TableSource, parse_table
 from devkit.text import find_similar, suggest
@@ -280,30 +280,6 @@ def read_export_settings(
         where = own_source.at(OUTPUT_KEY)
         raise DevkitError(f"{where}: output must be a string in quotes, not {output!r}", "Name a folder.")
     return ExportSettings(JobSettings(**values), settings, output, stored)
-
-
-def parse_assignments(texts: tuple[str, ...], target: ExportTarget) -> dict[str, Any]:
-    """Parse NAME=VALUE of --set into settings of the job and the target. Raises DevkitError for others."""
-    found: dict[str, Any] = {}
-    for text in texts:
-        key, mark, value = text.partition("=")
-        name = _to_name(key.strip())
-        kind = next(
-            (each for each in (JobSettings, target.settings) if name in describe_settings(each)), target.settings
-        )
-        if not mark or name == "command":
-            raise DevkitError(f"--set {text!r} is not a setting", "Write it as NAME=VALUE; --help lists the names.")
-        made: object = value
-        if name in describe_settings(kind):
-            setting_type = find_setting_type(kind, name)
-            if setting_type is tuple:
-                made = [*found.get(name, ()), value]
-            elif setting_type in (int, bool):
-                made = {"true": True, "false": False}.get(
-                    value, int(value) if value.isascii() and value.isdigit() else value
-                )
-        found |= parse_table({name: made}, kind, TableSource("--set", ""))
-    return found
 
 
 def _require_table(parent: Mapping[str, Any], path: tuple[str, ...], text: str) -> Mapping[str, Any]:

@@ -44,15 +44,6 @@ class SkypilotSettings:
     ] = ""
 
 
-@dataclass(frozen=True)
-class _Mount:
-    """One entry of file_mounts: `lines` are YAML below its path."""
-
-    path: str
-    lines: tuple[str, ...]
-    because: str
-
-
 def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportContext) -> TargetFiles:
     """Render the files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
     if settings.infra and not _INFRA.fullmatch(settings.infra):
@@ -131,22 +122,21 @@ def _validate_volume(volume: Volume) -> str:
     return volume.source
 
 
-def _build_file_mount(task: Task, volume: Volume) -> _Mount:
-    if volume.source:
-        named = (f"source: {quote_yaml(volume.source)}", f"mode: {_mode(volume)}")
-        return _Mount(volume.path, named, volume.because)
-    if volume.role is VolumeRole.DATA:
-        return _Mount(volume.path, (), "the project, copied to each node from the folder that you start from")
-    lines = (f"name: {quote_yaml(task.name_new_volume(volume.role))}", f"mode: {_mode(volume)}", "persistent: true")
-    return _Mount(volume.path, lines, f"a bucket that SkyPilot creates; {volume.because}")
+def _build_file_mount(task: Task, volume: Volume) -> dict[str, object]:
+    """Build one entry of file_mounts: `lines` are YAML below its path.
 
-
-def _mode(volume: Volume) -> str:
-    """Return the mode: writes go through the node's disk, since a bucket mount only takes files written sequentially.
-
+    Writes go through the node's disk, since a bucket mount only takes files that are written sequentially.
     Source: https://docs.skypilot.co/en/latest/reference/storage.html#storage-mounting-modes
     """
-    return "MOUNT" if volume.role is VolumeRole.DATA else "MOUNT_CACHED"
+    mode = f"mode: {'MOUNT' if volume.role is VolumeRole.DATA else 'MOUNT_CACHED'}"
+    lines: tuple[str, ...] = (f"source: {quote_yaml(volume.source)}", mode)
+    because = volume.because
+    if not volume.source and volume.role is VolumeRole.DATA:
+        lines, because = (), "the project, copied to each node from the folder that you start from"
+    elif not volume.source:
+        lines = (f"name: {quote_yaml(task.name_new_volume(volume.role))}", mode, "persistent: true")
+        because = f"a bucket that SkyPilot creates; {volume.because}"
+    return {"path": volume.path, "lines": lines, "because": because}
 
 
 def _render_script(task: Task) -> str:

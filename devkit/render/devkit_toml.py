@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, get_field_decoders
 from devkit.facts.dependencies import DependencyChoice
-from devkit.probe.documents import parse_toml
 from devkit.release import DOCUMENTATION_URL
-from devkit.render.toml_tables import find_key_position, set_toml_values, split_toml_error, write_value
+from devkit.render.toml_tables import find_key_position, parse_file, set_toml_values, write_value
 from devkit.text import find_similar, join_words, suggest
 
 if TYPE_CHECKING:
@@ -175,19 +174,7 @@ _ONE_OF = {
 
 def parse_devkit_toml(content: bytes) -> ProjectSettings:
     """Parse devkit.toml. Raises DevkitError for TOML errors, unknown keys and wrong types, with line and column."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        lines = content[: error.start].split(b"\n")
-        position = f"{len(lines)}:{len(lines[-1]) + 1}"
-        raise DevkitError(
-            f"{_format_place(position)} is not TOML: it is not UTF-8", "Save the file as UTF-8."
-        ) from None
-    try:
-        document = parse_toml(text)
-    except ValueError as error:
-        problem, position = split_toml_error(str(error), text)
-        raise DevkitError(f"{_format_place(position)} is not TOML: {problem}", "Correct that line.") from None
+    text, document = parse_file(content, DEVKIT_TOML)
     found: dict[str, object] = {}
     for key, value in document.items():
         if key in FOREIGN_TABLES:

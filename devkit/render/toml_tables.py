@@ -3,13 +3,14 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, describe_type, get_field_decoders, get_field_types
 from devkit.facts.settings import SETTING_NAMES, describe_settings, find_setting_type, format_flag
+from devkit.probe.documents import parse_toml
 from devkit.text import find_similar, join_words, suggest
 
 _KEY = r"""(?:[\w-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
@@ -36,6 +37,22 @@ def split_toml_error(message: str, text: str) -> tuple[str, str]:
     lines = text.split("\n")
     position = f"{found[1]}:{found[2]}" if found[1] else f"{len(lines)}:{len(lines[-1]) + 1}"
     return _ERROR_POSITION.sub("", message), position
+
+
+def parse_file(content: bytes, shown_as: str) -> tuple[str, dict[str, Any]]:
+    """Return the text of a TOML file and its document. Raises DevkitError with line and column."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        lines = content[: error.start].split(b"\n")
+        place = f"{shown_as}:{len(lines)}:{len(lines[-1]) + 1}"
+        raise DevkitError(f"{place} is not TOML: it is not UTF-8", "Save the file as UTF-8.") from None
+    try:
+        return text, parse_toml(text)
+    except ValueError as error:
+        problem, position = split_toml_error(str(error), text)
+        place = f"{shown_as}:{position}" if position else shown_as
+        raise DevkitError(f"{place} is not TOML: {problem}", "Correct that line.") from None
 
 
 def _list_keys(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -101,6 +118,36 @@ def parse_table(table: Mapping[str, Any], settings: type, source: TableSource) -
         except InvalidValue as error:
             wanted, where = error.expected, source.at(key)
             raise DevkitError(f"{where}: {name} must be {wanted}, not {value!r}", f"Write it as {wanted}.") from None
+    return found
+
+
+def parse_assignments(texts: Iterable[str], *kinds: type, is_toml: bool = False, without: str = "") -> dict[str, Any]:
+    """Parse KEY=VALUE of --set into settings of the classes `kinds`; what is given twice is a list of both.
+
+    With `is_toml`, a value may be TOML, and a list has commas; otherwise texts are taken as they are. Raises DevkitError,
+    also for the setting `without`, which is given otherwise.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        name = key.strip().replace("-", "_")
+        kind = next((each for each in kinds if name in describe_settings(each) and name != without), None)
+        if kind is None or not value:
+            known = {each: None for kind in kinds for each in describe_settings(kind)}
+            problem = "expected KEY=VALUE" if kind else f"{name} is not a setting"
+            hint = suggest(() if kind else find_similar(name, known), f"Known keys: {', '.join(known)}.")
+            raise DevkitError(f"invalid --set {text}: {problem}", hint)
+        setting_type = find_setting_type(kind, name)
+        if is_toml or issubclass(setting_type, int | float):
+            written = write_value(value, setting_type)
+        else:
+            written = json.dumps(value, ensure_ascii=False)
+        try:
+            document = parse_toml(f"{name} = {written}")
+        except ValueError as error:
+            raise DevkitError(f"invalid --set {text}: {error}", describe_settings(kind)[name][1].meaning) from None
+        made = parse_table(document, kind, TableSource(f"invalid --set {text}", ""))
+        found[name] = (*found.get(name, ()), *made[name]) if setting_type is tuple else made[name]
     return found
 
 

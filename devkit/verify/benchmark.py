@@ -163,17 +163,8 @@ def _count_parameters(size: ModelSize) -> int:
 
 def measure_decoding(work: Workspace, size: ModelSize = LLAMA_8B) -> dict[str, Any]:
     """Return tokens per second of one sequence, and the share of what the GPU's bandwidth allows."""
-    words = [
-        "--model",
-        str(work.model(size)),
-        "--prompt",
-        "the quick brown fox",
-        "--max-new-tokens",
-        "128",
-        "--raw",
-        "--json",
-    ]
-    speed = json.loads(work.run_devkit("generate", *words))["speed"]["tokens_per_s"]
+    words = ("--prompt", "the quick brown fox", "--max-new-tokens", "128", "--raw", "--json")
+    speed = json.loads(work.run_devkit("generate", "--model", str(work.model(size)), *words))["speed"]["tokens_per_s"]
     sheet = find_datasheet(work.gpu)
     # Each token reads every weight once, in 16 bits.
     read = 2 * _count_parameters(size) * speed

@@ -3,7 +3,6 @@
 A bundle is built in a hidden folder beside its destination, which gets its final name only once it is complete.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from packaging.utils import parse_wheel_filename
 
 from devkit.errors import DevkitError
 from devkit.facts.secrets import redact_tokens
+from devkit.reading import hash_file
 from devkit.release import __version__
 from devkit.render.bundle import Bundle
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
@@ -206,12 +206,6 @@ def write_artifacts(folder: Path, artifacts: Iterable[Artifact]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, artifact.content)
         target.chmod(artifact.mode)
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file of any size, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def iterate_files(folder: Path) -> Iterator[tuple[str, Path]]:

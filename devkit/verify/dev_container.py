@@ -6,7 +6,7 @@ Also measures the image that was built for the dev container.
 import json
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -144,17 +144,14 @@ def _prove(
         stages.append(StageResult("build", StageStatus.SKIPPED, reason="the dev container was already running"))
     else:
         for name, arguments in (("build", ("build",)), ("start", ("up", "--detach", "--wait"))):
-            project.progress(f"compose {' '.join(arguments)} …")
-            start = perf_counter()
-            done = run_streaming(project.compose_command(*arguments), progress=project.progress)
-            status = StageStatus.PASSED if done.code == 0 else StageStatus.FAILED
-            reason = f"compose {arguments[0]} ended with status {done.code}: {done.last_line}" if done.code != 0 else ""
-            ms = (perf_counter() - start) * 1000
-            stages.append(StageResult(name, status, {"exit_status": done.code or 0}, {"exit_status": "0"}, reason, ms))
-            if status is StageStatus.FAILED:
+            stage, done = _run_stage(project, name, [(f"compose {' '.join(arguments)}", arguments)])
+            stages.append(stage)
+            if done.code != 0:
                 return report_failure(done)
     if before is PriorState.ABSENT and (commands := list_opening_commands(project.folder)):
-        stages.append(_run_opening_commands(project, commands))
+        shown = (command[-1] if command[0] == "sh" else shlex.join(command) for command in commands)
+        words = (("exec", "-T", SERVICE, *command) for command in commands)
+        stages.append(_run_stage(project, "open", zip(shown, words, strict=True))[0])
     inside = ("devkit", "verify", "--here", "--json", f"--{depth}", "--timeout", f"{timeout_s:g}", *own)
     done = run_streaming(
         project.compose_command("exec", "-T", SERVICE, *inside),
@@ -197,21 +194,19 @@ def list_commands(command: Any) -> list[list[str]]:  # noqa: ANN401 - JSON
     ]
 
 
-def _run_opening_commands(project: ComposeProject, commands: list[list[str]]) -> StageResult:
-    start, status, reason, code = perf_counter(), StageStatus.PASSED, "", 0
-    for command in commands:
-        shown = command[-1] if command[0] == "sh" else shlex.join(command)
+def _run_stage(
+    project: ComposeProject, name: str, commands: Iterable[tuple[str, Sequence[str]]]
+) -> tuple[StageResult, CompletedCommand]:
+    """Run Compose's commands, each with the words that are shown, up to the first that fails, which is returned."""
+    start, status, reason = perf_counter(), StageStatus.PASSED, ""
+    for shown, arguments in commands:
         project.progress(f"{shown} …")
-        done = run_streaming(project.compose_command("exec", "-T", SERVICE, *command), progress=project.progress)
+        done = run_streaming(project.compose_command(*arguments), progress=project.progress)
         if done.code != 0:
-            status, code, reason = (
-                StageStatus.FAILED,
-                done.code or 0,
-                f"{shown} ended with status {done.code}: {done.last_line}",
-            )
+            status, reason = StageStatus.FAILED, f"{shown} ended with status {done.code}: {done.last_line}"
             break
     ms = (perf_counter() - start) * 1000
-    return StageResult("open", status, {"exit_status": code}, {"exit_status": "0"}, reason, ms)
+    return StageResult(name, status, {"exit_status": done.code or 0}, {"exit_status": "0"}, reason, ms), done
 
 
 def _describe_host(project: ComposeProject) -> dict[str, Any]:

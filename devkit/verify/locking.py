@@ -129,7 +129,7 @@ def pin_image(reference: str, *, program: str, deadline_s: float = IMAGE_DEADLIN
         raise DevkitError(f"{program} is not installed, but devkit needs it for the digest of {name}", _WITHOUT_IMAGE)
 
     def query(*arguments: str) -> CompletedCommand:
-        return run_streaming([program, *arguments, name], progress=lambda _line: None, timeout_s=deadline_s)
+        return run_streaming([program, *arguments, name], timeout_s=deadline_s)
 
     local = query("image", "inspect", "--format", "{{json .RepoDigests}}")
     if local.code == 0 and (found := _parse_repository_digest(local.out, name)):

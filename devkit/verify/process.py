@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn, TypeVar
@@ -20,7 +21,6 @@ Progress = Callable[[str], None]
 MAX_LOG_LINES = 40
 MAX_OUTPUT_LINES = 10_000
 KILL_GRACE_S = 5.0
-_STOP_GRACE_S = 15.0
 _SLICE_S = 0.2
 _POLL_S = 0.02
 
@@ -45,33 +45,23 @@ class CompletedCommand:
 def run_streaming(
     argv: Sequence[str],
     *,
-    progress: Progress,
+    progress: Progress | None = None,
     timeout_s: float | None = None,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     inherited: Mapping[str, str] | None = None,
-    shows_output: bool = False,
+    on_output: Progress | None = None,
+    grace_s: float = 15.0,
     is_canceled: Callable[[], bool] = bool,
 ) -> CompletedCommand:
     """Run a command, pass each line of its stderr to `progress` as it comes, and keep its stdout.
 
-    `environment` is added to `inherited`, by default this process's own; `shows_output` passes the lines of its stdout to `progress`, too.
-    However this call ends, the command is ended: first by SIGTERM, so that it can clean up, then by SIGKILL.
+    `environment` is added to `inherited`, by default this process's own; `on_output` gets the lines of its stdout.
+    However this call ends, the command is ended: first by SIGTERM, so that it can clean up for `grace_s` seconds, then by
+    SIGKILL.
     """
-    process = start_process(argv, folder, environment, inherited)
-    out: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
-    log: deque[str] = deque(maxlen=MAX_LOG_LINES)
-
-    def take(line: str) -> None:
-        log.append(line)
-        progress(line)
-
-    def take_output(line: str) -> None:
-        out.append(line)
-        if shows_output:
-            progress(line)
-
-    readers = (read_lines_in_background(process.stdout, take_output), read_lines_in_background(process.stderr, take))
+    running = _RunningCommand(start_process(argv, folder, environment, inherited), progress, on_output)
+    process = running.process
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     code = None
     try:
@@ -80,10 +70,12 @@ def run_streaming(
             with suppress(subprocess.TimeoutExpired):
                 code = process.wait(_SLICE_S)
     finally:
-        terminate_group(process)
-        for reader in readers:
-            reader.join(KILL_GRACE_S)
-    return CompletedCommand(code, "\n".join(out), tuple(log))
+        if grace_s and process.poll() is None:
+            _signal_group(process, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace_s)
+        done = running.finish(code)
+    return done
 
 
 def run_side_by_side(
@@ -94,39 +86,54 @@ def run_side_by_side(
     None lives for more than `timeout_s` seconds, nor when the monotonic clock reads `ends_at`, nor when the caller stops.
     """
     waiting = deque(commands)
-    running: dict[Key, _RunningCommand] = {}
+    running: dict[Key, tuple[_RunningCommand, float]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 key, argv, folder = waiting.popleft()
-                running[key] = _RunningCommand(start_process(argv, folder), min(ends_at, time.monotonic() + timeout_s))
+                command = _RunningCommand(start_process(argv, folder))
+                running[key] = command, min(ends_at, time.monotonic() + timeout_s)
             time.sleep(_POLL_S)
-            for key in [key for key, command in running.items() if command.has_ended()]:
-                yield key, running.pop(key).finish()
+            for key, (command, until) in list(running.items()):
+                if command.process.poll() is not None or time.monotonic() > until:
+                    del running[key]
+                    yield key, command.finish(command.process.poll())
     finally:
-        for command in running.values():
+        for command, _ in running.values():
             kill_group(command.process)
 
 
 class _RunningCommand:
-    """A process whose output is read in the background."""
+    """A process whose output is read in the background, so that a full pipe never blocks it."""
 
-    def __init__(self, process: subprocess.Popen[str], ends_at: float) -> None:
-        self.process, self._ends_at = process, ends_at
-        self._out: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
+    def __init__(self, process: subprocess.Popen[str], *listeners: Progress | None) -> None:
+        """`listeners` get the lines of its stderr, and of its stdout."""
+        self.process = process
         self._log: deque[str] = deque(maxlen=MAX_LOG_LINES)
-        streams = ((process.stdout, self._out), (process.stderr, self._log))
-        self._readers = [read_lines_in_background(stream, lines.append) for stream, lines in streams]
+        self._out: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
+        streams = ((process.stderr, self._log), (process.stdout, self._out))
+        self._readers = [
+            threading.Thread(target=_read_lines, args=(stream, lines, listener), daemon=True)
+            for (stream, lines), listener in zip_longest(streams, listeners)
+        ]
+        for reader in self._readers:
+            reader.start()
 
-    def has_ended(self) -> bool:
-        return self.process.poll() is not None or time.monotonic() > self._ends_at
-
-    def finish(self) -> CompletedCommand:
-        code = self.process.poll()
-        kill_group(self.process)
+    def finish(self, code: int | None) -> CompletedCommand:
+        """Kill what is left of the process and its group, and return the rest."""
+        died = kill_group(self.process)
         for reader in self._readers:
             reader.join(KILL_GRACE_S)
-        return CompletedCommand(code, "\n".join(self._out), tuple(self._log))
+        late = () if died else ("SIGKILL did not end the process: the driver holds it in the kernel",)
+        return CompletedCommand(code, "\n".join(self._out), (*self._log, *late))
+
+
+def _read_lines(stream: IO[str], lines: deque[str], listener: Progress | None) -> None:
+    with stream:
+        for line in stream:
+            lines.append(line.rstrip("\n"))
+            if listener:
+                listener(lines[-1])
 
 
 def start_process(
@@ -152,32 +159,6 @@ def start_process(
         start_new_session=True,
         creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
     )
-
-
-def read_lines_in_background(
-    stream: IO[str] | None, take: Callable[[str], None], at_end: Callable[[], None] = lambda: None
-) -> threading.Thread:
-    """Pass a stream's lines to `take` in a thread, so that a full pipe never blocks the process that writes it."""
-
-    def read() -> None:
-        if stream is not None:
-            with stream:
-                for line in stream:
-                    take(line.rstrip("\n"))
-        at_end()
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    return thread
-
-
-def terminate_group(process: subprocess.Popen[Any]) -> None:
-    """End a process and its group: SIGTERM with time to clean up, then SIGKILL for what is left."""
-    if process.poll() is None:
-        _signal_group(process, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_GRACE_S)
-    kill_group(process)
 
 
 def kill_group(process: subprocess.Popen[Any]) -> bool:

@@ -82,11 +82,6 @@ def find_cause(stage: StageResult, log: tuple[str, ...]) -> StageCause | None:
     return next((StageCause(each.cause.rstrip("."), each.fix.summary, each.fix.commands) for each in known), None)
 
 
-def add_hash(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with the hash of its canonical form, which reveals later changes."""
-    return {**document, HASH_FIELD: hash_document(document)}
-
-
 def hash_document(document: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the canonical form: JSON in ASCII, keys sorted, no whitespace, without the hash itself."""
     plain = {name: value for name, value in document.items() if name != HASH_FIELD}
@@ -168,10 +163,10 @@ class VerificationReport:
 
     def to_document(self) -> dict[str, Any]:
         """Return the document behind `--json`; its fields are a contract. Its last field is the hash of the others."""
-        stages = tuple(replace(stage, reason=redact_tokens(stage.reason)) for stage in self.stages)
+        stages = (replace(each, reason=redact_tokens(each.reason), ms=round(each.ms, 1)) for each in self.stages)
         log = tuple(map(redact_tokens, self.log))
-        document = encode(build_from(VerifyDocument, self, stages=stages, log=log))
-        return add_hash(document | {"stages": [stage.to_document() for stage in stages]})
+        document: dict[str, Any] = encode(build_from(VerifyDocument, self, stages=tuple(stages), log=log))
+        return document | {HASH_FIELD: hash_document(document)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VerificationReport":

@@ -1,6 +1,5 @@
-"""The device to run on and its precision, with the reason for both; its memory; and libcuda's own answers, without torch."""
+"""The device to run on and its precision, with the reason for both, and its memory."""
 
-import ctypes
 import gc
 import importlib.util
 import os
@@ -17,65 +16,14 @@ from pathlib import Path
 import torch
 
 from devkit.estimate.settings import Method, Precision
-from devkit.facts.values import ComputeCapability
+from devkit.facts.runs import CudaCall
+from devkit.facts.values import ComputeCapability, Unknown
 from devkit.probe.host import Host, LocalHost
 from devkit.probe.machine.control_group import read_cgroup
 from devkit.probe.machine.operating_system import parse_memory_size
 from devkit.workload.finetune.decisions import DeviceKind, Hardware, choose_precision
 
-DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 KERNEL_MODULE_VERSION_FILE = Path("/proc/driver/nvidia/version")
-DEVICE_FOLDER = Path("/dev")
-
-
-@dataclass(frozen=True)
-class CudaDriver:
-    """libcuda's answers. `init_code` is the CUresult of cuInit, 0 for success and 100 for "no device".
-
-    `cuda` is the newest CUDA version that the driver runs, such as "13.0"; `driver` the kernel module's version.
-    Both are "" when they cannot be read.
-    """
-
-    init_code: int
-    gpus: int
-    cuda: str
-    driver: str
-
-
-def read_cuda_driver() -> CudaDriver | None:
-    """Query libcuda; None when no such library can be loaded. May block or crash: only the proof's child calls it.
-
-    Source: CUDA Driver API, cuInit, cuDeviceGetCount, cuDriverGetVersion (version = 1000 * major + 10 * minor).
-    """
-    library = _load_libcuda()
-    if library is None:
-        return None
-    try:
-        kernel_module = re.search(r"\d{3,}\.\d+(?:\.\d+)?", KERNEL_MODULE_VERSION_FILE.read_text())
-    except OSError:
-        kernel_module = None
-    init_code = int(library.cuInit(0))
-    count, version = ctypes.c_int(0), ctypes.c_int(0)
-    if init_code == 0:
-        library.cuDeviceGetCount(ctypes.byref(count))
-    library.cuDriverGetVersion(ctypes.byref(version))
-    cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if version.value else ""
-    return CudaDriver(init_code, count.value, cuda, kernel_module[0] if kernel_module else "")
-
-
-def _load_libcuda() -> ctypes.CDLL | None:
-    for name in DRIVER_LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
-
-
-def has_gpu_node(folder: Path = DEVICE_FOLDER) -> bool:
-    """Return whether `folder`, by default /dev, has the device node of an NVIDIA GPU or of WSL 2."""
-    return (folder / "dxg").exists() or any(re.fullmatch(r"nvidia\d+", node.name) for node in folder.glob("nvidia*"))
-
 
 TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -137,10 +85,15 @@ def choose_cpu(wanted: Precision | None = None) -> Device:
     return Device("cpu", name, "torch sees no GPU", precision, because)
 
 
-def describe_device(device: Device, driver: CudaDriver | None) -> dict[str, str | int]:
-    """Return the report's `device` object; fields that mean nothing on this device are left out."""
-    driver_fields = {"driver": driver.driver, "driver_cuda": driver.cuda} if driver else {}
-    return {name: value for name, value in (vars(device) | driver_fields).items() if value not in ("", 0)}
+def describe_device(device: Device, cuda: object) -> dict[str, str | int]:
+    """Return the report's `device` object with what libcuda says; fields that mean nothing on this device are left out."""
+    fields = dict(vars(device))
+    if isinstance(cuda, CudaCall):
+        with suppress(OSError):
+            found = re.search(r"\d{3,}\.\d+(?:\.\d+)?", KERNEL_MODULE_VERSION_FILE.read_text())
+            fields["driver"] = found[0] if found else ""
+        fields["driver_cuda"] = "" if isinstance(cuda.cuda, Unknown) else cuda.cuda.text
+    return {name: value for name, value in fields.items() if value not in ("", 0)}
 
 
 _OUT_OF_MEMORY_TEXTS = ("MPS backend out of memory", "DefaultCPUAllocator: can't allocate memory")

@@ -18,9 +18,6 @@ from devkit.workload.environment import hide_module
 Model: TypeAlias = Any
 """A model of transformers or peft, whose own types declare less than they have."""
 
-LORA_PARAMETER_MARK = ".lora_"
-"""The part of the name of every parameter that peft adds for LoRA or DoRA."""
-
 
 def build_nf4_config(dtype: torch.dtype, *, storage: torch.dtype = torch.uint8) -> BitsAndBytesConfig:
     """Build the configuration of QLoRA's base: 4-bit NormalFloat with double quantization.

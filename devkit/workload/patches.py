@@ -399,13 +399,13 @@ def compute_loss(head: OutputHead, states: torch.Tensor, targets: torch.Tensor) 
         return loss
     # Heads that are more than a matrix, such as one with an adapter: each chunk is recomputed in the backward pass.
     loss = states.new_zeros((), dtype=torch.float32)
-    for some, wanted in zip(torch.split(states, CHUNK_TOKENS), torch.split(targets, CHUNK_TOKENS), strict=True):
-        loss = loss + checkpoint(_chunk_loss, head, some, wanted, use_reentrant=False)
+    for chunk in zip(torch.split(states, CHUNK_TOKENS), torch.split(targets, CHUNK_TOKENS), strict=True):
+        loss = loss + checkpoint(
+            lambda some, wanted: functional.cross_entropy(head.logits(some), wanted, reduction="sum"),
+            *chunk,
+            use_reentrant=False,
+        )
     return loss
-
-
-def _chunk_loss(head: OutputHead, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(head.logits(states), targets, reduction="sum")
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

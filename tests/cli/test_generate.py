@@ -1,14 +1,10 @@
 """`devkit generate` from its flags to what it prints, in this process and as a program of its own."""
 
-import contextlib
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -62,9 +58,8 @@ def test_what_needs_no_torch_does_not_import_it(arguments, shown):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompt", "a", "--chat"], "--prompt and --chat cannot be used together"),
-        (["--merge", "out", "--chat"], "--chat and --merge cannot be used together"),
-        (["--chat", "--json"], "--chat does not print JSON"),
+        (["--prompt", "a", "--merge", "out"], "--prompt and --merge cannot be used together"),
+        (["--merge", "out", "--json"], "--merge does not print JSON"),
         (["--prompt", "a", "--top-p", "0.5"], "but temperature 0 leaves no choice"),
         (["--prompt", "a", "--stop", ""], "--stop is empty"),
         (["--prompt", "a", "--temperature", "nan"], "must be finite numbers"),
@@ -163,70 +158,10 @@ def test_a_merged_model_knows_the_chats_that_its_adapter_learned_from_and_nothin
     assert (done.returncode, done.stdout) == (0, "")
     # No word of libraries about what they lack.
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["Merged"]
-    answered = run("--model", tmp_path / "whole", "--chat", "--max-new-tokens", 4, given="hello\n")
+    words = ("--prompt", "hello", "--max-new-tokens", 4)
+    answered = run("--model", tmp_path / "whole", *words)
     assert answered.exit_code == 0
-    assert answered.stdout == run("--adapter", of_a_chat, "--chat", "--max-new-tokens", 4, given="hello\n").stdout
-
-
-@pytest.fixture
-def terminal(model):
-    """A chat on a terminal: what is typed goes in, what is shown comes out."""
-    if sys.platform != "linux":
-        pytest.skip("needs a pseudo-terminal")
-    ours, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "devkit", "generate", "--chat", "--model", f"{model}", "--max-new-tokens", "40"]
-    process = subprocess.Popen(
-        argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env={**os.environ, "TERM": "xterm"}
-    )
-    os.close(theirs)
-    yield process, ours
-    process.kill()
-    process.wait()
-    os.close(ours)
-
-
-def pressed_until(process, ours, wanted):
-    """Ctrl-C until it is answered: Python misses one that comes between its prompt and the read behind it."""
-    shown, end = "", time.monotonic() + 120
-    while wanted not in shown:
-        assert time.monotonic() < end, shown
-        process.send_signal(signal.SIGINT)
-        while select.select([ours], [], [], 2)[0] and wanted not in shown:
-            shown += os.read(ours, 4096).decode(errors="replace")
-
-
-def ended_by_ctrl_d(process, ours):
-    """Ctrl-D until the chat ends, for one that comes before its prompt is no end of anything; the exit code."""
-    end = time.monotonic() + 120
-    while process.poll() is None:
-        assert time.monotonic() < end
-        os.write(ours, b"\x04")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(2)
-    return process.returncode
-
-
-def shown_until(ours, wanted, times=1, limit_s=120):
-    """Everything the terminal shows until `wanted` was there so many times."""
-    shown, end = "", time.monotonic() + limit_s
-    while shown.count(wanted) < times:
-        assert time.monotonic() < end, shown
-        if select.select([ours], [], [], 0.2)[0]:
-            shown += os.read(ours, 4096).decode(errors="replace")
-    return shown
-
-
-@pytest.mark.full
-def test_a_chat_answers_survives_ctrl_c_and_ends_with_ctrl_d(terminal):
-    process, ours = terminal
-    shown_until(ours, "> ")
-    os.write(ours, b"hello\n")
-    answer = shown_until(ours, "> ", times=1)
-    assert len(answer) > len("hello\r\n\n> ")
-    pressed_until(process, ours, "(Ctrl-D ends the chat)")
-    os.write(ours, b"again\n")
-    shown_until(ours, "\n> ")
-    assert ended_by_ctrl_d(process, ours) == 0
+    assert answered.stdout == run("--adapter", of_a_chat, *words).stdout
 
 
 @pytest.mark.full

@@ -81,9 +81,7 @@ def test_what_is_drawn_without_colors_reads_as_a_text(monkeypatch):
     terminal.draw_plan(terminal.make_console(drawn := io.StringIO(), width=60), text.removesuffix("\n"))
     assert drawn.getvalue() == text
     gpus = [
-        SimpleNamespace(
-            gpu=SimpleNamespace(name=name, memory_bytes=memory, count=1, lacks_bf16=False), verdict=Fit.FITS
-        )
+        SimpleNamespace(name=name, memory_bytes=memory, count=1, lacks_bf16=False, verdict=Fit.FITS)
         for name, memory in (("large", 100), ("small", 25))
     ]
     peak = SimpleNamespace(device_peak_bytes=SimpleNamespace(point=20, upper=50))

@@ -12,14 +12,13 @@ from devkit.export.job_settings import (
     JobSettings,
     StoredSetting,
     describe_setting,
-    parse_assignments,
     read_export_settings,
     select_flags_to_store,
 )
 from devkit.export.kubernetes.settings import AccessMode
 from devkit.export.targets import TARGETS, load_target
 from devkit.facts.settings import describe_settings
-from devkit.render.toml_tables import set_toml_values
+from devkit.render.toml_tables import parse_assignments, set_toml_values
 
 KUBERNETES = load_target("kubernetes")
 SLURM = load_target("slurm")
@@ -92,22 +91,26 @@ def test_what_was_kept_is_what_is_read_and_no_other_target_sees_it():
     assert options(text, KUBERNETES) == options("", KUBERNETES)
 
 
+def assign(*texts):
+    return parse_assignments(texts, JobSettings, KUBERNETES.settings, without="command")
+
+
 def test_settings_without_a_flag_are_assigned_and_others_are_refused():
     texts = ("shm=4Gi", "label=a=b", "label=c=d", "host-network=false", "user=7", "access_mode=ReadWriteMany")
-    assert parse_assignments(texts, KUBERNETES) == {
+    assert assign(*texts) == {
         **{"shm": "4Gi", "label": ("a=b", "c=d"), "host_network": False, "user": 7},
         "access_mode": AccessMode.MANY_NODES,
     }
-    assert parse_assignments(("host-network=true",), KUBERNETES) == {"host_network": True}
+    assert assign("host-network=true") == {"host_network": True}
     wrong = {
-        "shm": "is not a setting",
-        "command=x": "is not a setting",
-        "labels=a=b": "the setting 'labels' does not exist",
+        "shm": "expected KEY=VALUE",
+        "command=x": "command is not a setting",
+        "labels=a=b": "labels is not a setting",
     }
     wrong |= {"user=me": "user must be", "host_network=perhaps": "host_network must be", "access_mode=All": "must be"}
     for text, said in wrong.items():
         with pytest.raises(DevkitError, match=said) as refused:
-            parse_assignments((text,), KUBERNETES)
+            assign(text)
         assert refused.value.hint
 
 

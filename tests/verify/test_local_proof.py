@@ -4,13 +4,12 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 
 import pytest
 
 from devkit.probe.host import LocalHost
-from devkit.verify import local_proof, process
+from devkit.verify import process
 from devkit.verify.local_proof import prove_here
 from devkit.verify.report import ProofVerdict
 from devkit.workload.proof.stages import Depth, StageStatus, select_stages
@@ -87,16 +86,8 @@ def test_a_second_process_knows_the_failed_stages_of_the_first():
 def test_output_is_read_even_after_the_process_has_ended(monkeypatch):
     """On a busy machine the process was over before the first line was read, and all of them were lost."""
 
-    def late(stream, take, at_end=lambda: None):
-        def read():
-            time.sleep(0.5)
-            process.read_lines_in_background(stream, take, at_end).join()
-
-        thread = threading.Thread(target=read, daemon=True)
-        thread.start()
-        return thread
-
-    monkeypatch.setattr(local_proof, "read_lines_in_background", late)
+    read = process._read_lines
+    monkeypatch.setattr(process, "_read_lines", lambda *given: (time.sleep(0.5), read(*given)))
     assert prove("for name in wanted: play(name)").verdict is ProofVerdict.PASSED
 
 

@@ -40,13 +40,11 @@ def healthy(tmp_path_factory):
 
 def make_models(folder, **settings):
     """The models of a proof on the CPU, with these settings instead of the quick proof's."""
-    from dataclasses import replace
-
     from devkit.workload.device import choose_device
     from devkit.workload.proof.models import ProofModels
     from devkit.workload.proof.program import make_torch_deterministic
-    from devkit.workload.proof.stages import Depth, ProofSettings
+    from devkit.workload.proof.stages import ProofSettings
 
     make_torch_deterministic()
-    chosen = replace(ProofSettings.for_depth(Depth.QUICK), resume_steps=8, **settings)
+    chosen = ProofSettings(**{"steps": 50, "resume_steps": 8, **settings})
     return ProofModels(chosen, choose_device(chosen.precision), folder)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from devkit.workload.device import CudaDriver, has_gpu_node
+from devkit.facts.runs import CudaCall, CudaStop, StepEnd
+from devkit.facts.values import Release, Unknown
 
 pytest.importorskip("torch")
 
@@ -31,17 +32,19 @@ def test_code_runs_on_a_gpu(target, capability, runs):
     assert device_stages.can_run_on(target, *capability) is runs
 
 
-DRIVER = CudaDriver(init_code=0, gpus=1, cuda="13.0", driver="580.65.06")
+DRIVER = CudaCall(0, "libcuda.so.1", Release.parse("13.0"), 1)
+ABSENT = CudaStop(StepEnd.FAILED, "dlopen libcuda.so.1", "cannot open shared object file", "")
 
 
 @pytest.mark.parametrize(
     ("driver", "gpu_node", "holds"),
     [
         pytest.param(DRIVER, True, True, id="a GPU whose driver answers"),
-        pytest.param(CudaDriver(999, 0, "", ""), True, False, id="a GPU whose driver fails"),
-        pytest.param(None, True, False, id="a GPU without the driver's library"),
-        pytest.param(None, False, True, id="a laptop without any"),
-        pytest.param(CudaDriver(34, 0, "", ""), False, True, id="a stub library on a machine without a GPU"),
+        pytest.param(CudaCall(999, "libcuda.so.1"), True, False, id="a GPU whose driver fails"),
+        pytest.param(ABSENT, True, False, id="a GPU without the driver's library"),
+        pytest.param(ABSENT, False, True, id="a laptop without any"),
+        pytest.param(Unknown("the CUDA child ended with status 1"), True, False, id="a driver that cannot be asked"),
+        pytest.param(CudaCall(34, "libcuda.so.1"), False, True, id="a stub library on a machine without a GPU"),
     ],
 )
 def test_the_driver_must_answer_where_a_gpu_is(driver, gpu_node, holds):
@@ -57,10 +60,11 @@ def test_the_driver_must_answer_where_a_gpu_is(driver, gpu_node, holds):
         pytest.param(["dxg"], True, id="WSL 2"),
     ],
 )
-def test_gpu_nodes(tmp_path, nodes, found):
+def test_gpu_nodes(tmp_path, monkeypatch, nodes, found):
+    monkeypatch.setattr(standalone, "DEVICE_FOLDER", tmp_path)
     for node in nodes:
         (tmp_path / node).touch()
-    assert has_gpu_node(tmp_path) is found
+    assert standalone.has_gpu_node() is found
 
 
 def test_kernels_on_this_machine_compute_right():

@@ -11,7 +11,7 @@ from tests.workload.conftest import make_models
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from devkit.workload.proof import model_stages
+from devkit.workload.proof import model_stages, standalone
 from devkit.workload.proof import models as proof_models
 
 pytestmark = [
@@ -21,10 +21,10 @@ pytestmark = [
 ]
 
 LORA_STAGES = (
-    model_stages.prove_lora_memorizes,
+    standalone.prove_lora_memorizes,
     model_stages.prove_base_frozen,
     model_stages.prove_adapter_disabled,
-    model_stages.prove_adapter_reload,
+    standalone.prove_adapter_reload,
     model_stages.prove_adapter_merged,
     model_stages.prove_resume,
 )
@@ -74,14 +74,13 @@ def test_the_proof_holds_in_half_precision_too(tmp_path, precision):
 
 @pytest.mark.full
 def test_an_untrained_adapter_has_not_memorized(tmp_path):
-    assert_red(model_stages.prove_lora_memorizes, make_models(tmp_path, steps=0), "generated")
+    assert_red(standalone.prove_lora_memorizes, make_models(tmp_path, steps=0), "generated")
 
 
 def test_a_base_that_knows_the_sentence_already_fails(trained):
-    knowing = trained.tuned.base_text
-    object.__setattr__(trained.tuned, "base_text", trained.settings.sentence)
-    assert knowing != trained.settings.sentence
-    assert_red(model_stages.prove_lora_memorizes, trained, "base_says_it_too")
+    assert trained.tuned.base_text != standalone.SENTENCE
+    trained.tuned = trained.tuned._replace(base_text=standalone.SENTENCE)
+    assert_red(standalone.prove_lora_memorizes, trained, "base_says_it_too")
 
 
 def touching_each_step(models, chosen, touch):
@@ -118,7 +117,7 @@ def test_an_adapter_that_cannot_be_disabled_fails(trained):
 
 
 def test_an_adapter_without_effect_fails(trained):
-    for weight in proof_models.list_trainable(trained.tuned.model):
+    for weight in standalone.list_trainable(trained.tuned.model):
         weight.data.zero_()
     assert_red(model_stages.prove_adapter_disabled, trained, "difference_on")
     assert_red(model_stages.prove_base_frozen, trained, "adapters_changed")
@@ -131,7 +130,7 @@ def test_a_saved_adapter_with_one_wrong_number_fails(trained):
     tensors = load_file(file)
     next(tensor for name, tensor in tensors.items() if "lora_B" in name)[0, 0] += 1e-3
     save_file(tensors, file)
-    assert_red(model_stages.prove_adapter_reload, trained, "largest_difference")
+    assert_red(standalone.prove_adapter_reload, trained, "largest_difference")
 
 
 def test_an_adapter_merged_at_the_wrong_scale_fails(trained):

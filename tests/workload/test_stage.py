@@ -1,6 +1,7 @@
 """How a stage's readings become its result."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_an_exception_fails_the_stage_and_the_readings_before_are_kept():
 
 def test_a_result_round_trips_through_json_with_non_finite_numbers():
     result, _ = run_stage("lora", lambda: [expect_at_most("loss", NAN, 0.01), StageReading("inf", float("inf"))])
-    text = json.dumps(result.to_document(), allow_nan=False)
+    text = json.dumps(asdict(result), allow_nan=False)
     assert StageResult.from_document(json.loads(text)).measured == {"loss": "nan", "inf": "inf"}
 
 

@@ -4,7 +4,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.settings import (
@@ -66,17 +65,6 @@ MIG_RESOURCE = re.compile(r"nvidia\.com/mig-(\d+)g\.(\d+)gb.*")
 SHARED_SUFFIX = ".shared"
 """How the device plugin's resources end whose GPUs are shared by time-slicing or MPS, where it renames them (renameByDefault).
 Source: https://github.com/NVIDIA/k8s-device-plugin#shared-access-to-gpus"""
-
-
-@dataclass(frozen=True)
-class _Mount:
-    """Storage in a pod: a claim, or else a folder of the node. A shared claim has a folder for each of its volumes."""
-
-    name: str
-    path: str
-    claim: str
-    folder: str
-    is_shared: bool
 
 
 def render_manifests(task: Task, settings: KubernetesSettings, kind: JobKind) -> list[Artifact]:
@@ -212,19 +200,22 @@ def is_node_folder(volume: Volume) -> bool:
     return volume.role is MountRole.OWN and volume.source.startswith("/")
 
 
-def _list_mounts(task: Task) -> Iterator[_Mount]:
-    """Yield the storage of the pods, with names. One claim for several volumes has a folder for each."""
+def _list_mounts(task: Task) -> Iterator[dict[str, object]]:
+    """Yield the storage of the pods, with names: a claim, or else a folder of the node.
+
+    A shared claim has a folder for each of its volumes.
+    """
     claims = {each: each.source or f"{task.name}-{each.role}" for each in task.volumes}
     uses = Counter(claim for volume, claim in claims.items() if volume.role is not MountRole.OWN)
     for number, (volume, claim) in enumerate(claims.items()):
         is_own = volume.role is MountRole.OWN
-        yield _Mount(
-            name=f"{volume.role}-{number}" if is_own else str(volume.role),
-            path=volume.path,
-            claim=claim,
-            folder=volume.source if is_node_folder(volume) else "",
-            is_shared=not is_own and uses[claim] > 1,
-        )
+        yield {
+            "name": f"{volume.role}-{number}" if is_own else str(volume.role),
+            "path": volume.path,
+            "claim": claim,
+            "folder": volume.source if is_node_folder(volume) else "",
+            "is_shared": not is_own and uses[claim] > 1,
+        }
 
 
 def choose_access_mode(task: Task, settings: KubernetesSettings) -> AccessMode:

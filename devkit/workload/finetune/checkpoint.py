@@ -28,12 +28,13 @@ from safetensors.torch import save_file
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
+from devkit.reading import hash_file
 from devkit.release import __version__
 from devkit.text import format_bytes, format_count
 from devkit.workload.finetune.dataset import Example
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE, flush_to_disk
-from devkit.workload.finetune.run_folder import LEFTOVER, SettingValue, hash_file, to_setting_value
+from devkit.workload.finetune.run_folder import LEFTOVER, SettingValue, to_setting_value
 from devkit.workload.finetune.settings import FinetuneSettings
 
 MIN_KEPT = 2
@@ -340,7 +341,16 @@ def load_checkpoint(found: FoundCheckpoint, state: CheckpointState) -> None:
     Loaded onto the GPU, a checkpoint would be there beside the live model: a run that just fitted would not fit again.
     Raises DevkitError if model and files do not hold the same tensors.
     """
-    _restore_weights(get_trained_weights(state.model), found.path / state.weights_file)
+    live, path = get_trained_weights(state.model), found.path / state.weights_file
+    with torch.no_grad(), safe_open(path, framework="pt", device="cpu") as file:
+        stored = set(file.keys())
+        if stored != live.keys():
+            raise _mismatch(path, sorted(stored ^ live.keys())[0])
+        for name, tensor in live.items():
+            value = file.get_tensor(name)
+            if value.shape != tensor.shape or value.dtype != tensor.dtype:
+                raise _mismatch(path, name)
+            tensor.copy_(_shard_like(tensor, value))
     _restore_optimizer(state, found.path / OPTIMIZER_FILE)
     scaler = found.manifest.progress.scaler
     if state.scaler is not None and scaler:
@@ -470,19 +480,6 @@ def get_optimizer_state(state: CheckpointState) -> dict[str, torch.Tensor]:
                 value = torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
             tensors[f"{names[id(parameter)]}.{key}"] = value
     return tensors
-
-
-@torch.no_grad()
-def _restore_weights(live: Mapping[str, torch.Tensor], path: Path) -> None:
-    with safe_open(path, framework="pt", device="cpu") as file:
-        stored = set(file.keys())
-        if stored != live.keys():
-            raise _mismatch(path, sorted(stored ^ live.keys())[0])
-        for name, tensor in live.items():
-            value = file.get_tensor(name)
-            if value.shape != tensor.shape or value.dtype != tensor.dtype:
-                raise _mismatch(path, name)
-            tensor.copy_(_shard_like(tensor, value))
 
 
 def _restore_optimizer(state: CheckpointState, path: Path) -> None:

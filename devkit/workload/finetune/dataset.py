@@ -22,6 +22,7 @@ from itertools import accumulate, islice, pairwise
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from devkit.errors import DevkitError
 from devkit.text import format_count, to_one_line
@@ -142,18 +143,18 @@ def collate(rows: Sequence[BatchRow], *, flat: bool) -> MicroBatch:
     else:
         if len(examples) > len(rows):
             raise ValueError("padded rows hold one text each; packed rows are flat")
-        lengths = torch.tensor([len(each.ids) for each in examples])
-        padded = [_pad(_concatenate([each]), int(lengths.max())) for each in examples]
-        ids, labels, positions = (torch.stack(parts) for parts in zip(*padded, strict=True))
-        attention_mask = (torch.arange(ids.shape[1]) < lengths.unsqueeze(1)).long()
+        lengths = torch.tensor([len(each.ids) for each in examples]).unsqueeze(1)
+        texts, targets, _ = map(list, zip(*(_concatenate([each]) for each in examples), strict=True))
+        ids = pad_sequence(texts, batch_first=True, padding_value=PAD_ID)
+        labels = pad_sequence(targets, batch_first=True, padding_value=IGNORE_INDEX)
+        columns = torch.arange(ids.shape[1])
+        is_token = columns < lengths
+        attention_mask, positions = is_token.long(), torch.where(is_token, columns, columns - lengths)
     return MicroBatch(ids, labels, positions, cu_seqlens, attention_mask, target_count, token_count)
 
 
-TokenTensors: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Ids, labels and positions, each of shape [tokens]."""
-
-
-def _concatenate(examples: Sequence[Example]) -> TokenTensors:
+def _concatenate(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return ids, labels and positions, each of shape [tokens]."""
     ids = torch.cat([_as_tensor(each.ids, torch.int32) for each in examples]).long()
     loss_mask = torch.cat([_as_tensor(each.loss_mask, torch.int8) for each in examples]).bool()
     positions = torch.cat([torch.arange(len(each.ids)) for each in examples])
@@ -167,16 +168,6 @@ def _as_tensor(values: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     if isinstance(values, array):
         return torch.frombuffer(values, dtype=dtype)
     return torch.tensor([int(each) for each in values], dtype=dtype)
-
-
-def _pad(tensors: TokenTensors, length: int) -> TokenTensors:
-    ids, labels, positions = tensors
-    missing = length - len(ids)
-    return (
-        torch.nn.functional.pad(ids, (0, missing), value=PAD_ID),
-        torch.nn.functional.pad(labels, (0, missing), value=IGNORE_INDEX),
-        torch.cat([positions, torch.arange(missing)]),
-    )
 
 
 def pack_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
@@ -330,13 +321,20 @@ MAX_TEMPLATE_BYTES = 256 << 20
 """A template may multiply texts, too, which no clock interrupts."""
 
 
-def render_chat_template(tokenizer: Any, messages: Sequence[Any], **arguments: object) -> Any:  # noqa: ANN401 - a text, or tokens
-    """Render messages by the tokenizer's chat template. Raises what the template raises, TimeoutError and MemoryError."""
+def render_chat_template(tokenizer: Any, messages: Sequence[Any], *, place: object = "", **arguments: object) -> Any:  # noqa: ANN401 - a text, or tokens
+    """Render messages by the tokenizer's chat template. Raises DevkitError, with the place of the messages.
+
+    A template is a program that came with the model: it raises what it likes, and mostly on purpose.
+    """
     try:
         with limit_time(TIMEOUT_S), bounded_memory(MAX_TEMPLATE_BYTES):
             return tokenizer.apply_chat_template(list(messages), **arguments)
-    except MemoryError:
-        raise MemoryError("it takes more memory than a chat could") from None
+    except Exception as error:
+        cause = str(error) if not isinstance(error, MemoryError) else "it takes more memory than a chat could"
+        raise DevkitError(
+            f"{f'{place}: ' if place else ''}the chat template rejects these messages: {to_one_line(cause)[:200]}",
+            "Many templates require user and assistant to alternate, beginning with the user, and some have no system role.",
+        ) from error
 
 
 CharSpan: TypeAlias = tuple[int, int]
@@ -602,16 +600,8 @@ def _call_template(record: ChatRecord, messages: Sequence[Message], tokenizer: T
     template = tokenizer.chat_template
     # None means the tokenizer's own: it has no date in it, or is several templates by name.
     dated = _STOPPED_CLOCK + template if isinstance(template, str) and _CLOCK in template else None
-    try:
-        return render_chat_template(
-            tokenizer, messages, tools=list(record.tools) or None, chat_template=dated, **arguments
-        )
-    except Exception as error:
-        # A template is a program that came with the model: it raises what it likes, and mostly on purpose.
-        raise DevkitError(
-            f"{record.place}: the chat template rejects these messages: {to_one_line(str(error))[:200]}",
-            "Many templates require user and assistant to alternate, beginning with the user.",
-        ) from error
+    tools = list(record.tools) or None
+    return render_chat_template(tokenizer, messages, place=record.place, tools=tools, chat_template=dated, **arguments)
 
 
 @dataclass(frozen=True)
@@ -733,16 +723,6 @@ def find_context_length(config: Any) -> int | None:  # noqa: ANN401 - of transfo
     return next((found for name in CONTEXT_LENGTH_FIELDS if isinstance(found := getattr(text, name, None), int)), None)
 
 
-def require_context_length(sequence: int, config: Any) -> None:  # noqa: ANN401 - of transformers
-    """Raise DevkitError if rows of `sequence` tokens exceed the model's context length."""
-    context_length = find_context_length(config)
-    if context_length is not None and sequence > context_length:
-        raise DevkitError(
-            f"rows of {sequence} tokens are longer than this model's context length of {context_length}",
-            f"Give --max-length {context_length} or less.",
-        )
-
-
 def require_vocabulary_size(examples: Sequence[Example], config: Any) -> None:  # noqa: ANN401 - of transformers
     """Raise DevkitError if the tokenizer produces token ids that are outside the model's vocabulary."""
     size = int(config.get_text_config().vocab_size)
@@ -752,9 +732,6 @@ def require_vocabulary_size(examples: Sequence[Example], config: Any) -> None:  
             f"the tokenizer produces token {largest}, but the model's vocabulary has {size} tokens",
             "Use the tokenizer that came with the model.",
         )
-
-
-DEFAULT_SEQUENCE = FinetuneSettings().sequence
 
 
 @dataclass(frozen=True)
@@ -798,10 +775,14 @@ def limit_to_context_length(settings: FinetuneSettings, config: Any) -> Finetune
     Raises DevkitError if the user set a longer one.
     """
     context_length = find_context_length(config)
-    if context_length is not None and context_length < settings.sequence == DEFAULT_SEQUENCE:
+    if context_length is None or settings.sequence <= context_length:
+        return settings
+    if settings.sequence == FinetuneSettings.sequence:
         return replace(settings, sequence=context_length)
-    require_context_length(settings.sequence, config)
-    return settings
+    raise DevkitError(
+        f"rows of {settings.sequence} tokens are longer than this model's context length of {context_length}",
+        f"Give --max-length {context_length} or less.",
+    )
 
 
 def _tokenize(

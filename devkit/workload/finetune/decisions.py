@@ -357,18 +357,9 @@ def decide(
 
     def build(fit: _Fit) -> Decisions:
         return Decisions(
-            precision=compute.precision,
-            adapter_precision=compute.adapter_precision,
-            attention=compute.attention,
-            packing=compute.packing,
-            checkpointing=fit.checkpointing,
-            micro_batch=fit.micro_batch,
+            **compute.chosen,
+            **vars(fit),
             accumulation=-(-rows // fit.micro_batch),
-            optimizer=fit.optimizer,
-            compile=compute.compile,
-            sharding=compute.sharding,
-            learning_rate=compute.learning_rate,
-            estimate=fit.estimate,
             reasons=(*compute.reasons, *_memory_reasons(settings, hardware, fit, rows)),
             warnings=(*compute.warnings, *_memory_warnings(fit, hardware, settings)),
         )
@@ -400,7 +391,7 @@ def build_memory_estimator(config: Mapping[str, Any]) -> MemoryEstimator | None:
 
 
 class _ComputeDecisions:
-    """The decisions that do not depend on how much memory is free.
+    """The decisions that do not depend on how much memory is free, `chosen` by name.
 
     The constructor raises DevkitError for settings that cannot work.
     """
@@ -411,6 +402,7 @@ class _ComputeDecisions:
         self._settings = settings
         self._hardware = hardware
         self._by_trl = {} if settings.objective is Objective.SFT else _list_choices_of_trl(settings, traits)
+        self.chosen: dict[str, Any] = {"sharding": Sharding.DDP}
         self.reasons: list[Decision] = []
         self.warnings: list[str] = []
         _require_bitsandbytes(settings, hardware)
@@ -432,11 +424,11 @@ class _ComputeDecisions:
             self.warnings.append("few CPUs compute in fp16 (--dtype fp16), so expect it to be slow")
         if optimizer in PAGED_OPTIMIZERS and hardware.kind is not DeviceKind.CUDA:
             self.warnings.append(f"--optimizer {optimizer} works only on NVIDIA GPUs")
-        self.adapter_precision = self._choose_adapter_precision()
+        self._choose_adapter_precision()
         self.attention = self._choose_attention(traits)
         self.packing = self._choose_packing(traits, lengths)
-        self.compile = self._choose_compile()
-        self.sharding = self._choose_sharding()
+        self._choose_compile()
+        self._choose_sharding()
         rate = (ADAPTER_LEARNING_RATE, "usual for adapters: ten times the rate for whole models")
         if settings.method is Method.FULL:
             rate = (FULL_LEARNING_RATE, "usual for whole models")
@@ -444,26 +436,27 @@ class _ComputeDecisions:
             adapter, whole = OBJECTIVE_LEARNING_RATES[settings.objective]
             is_whole = settings.method is Method.FULL
             rate = (whole, "TRL's default") if is_whole else (adapter, "ten times TRL's default for whole models")
-        self.learning_rate = self._record("learning_rate", settings.learning_rate, *rate)
+        self._record("learning_rate", settings.learning_rate, *rate)
 
     def _record(self, name: str, setting: T | None, chosen: T, because: str) -> T:
         """Return the setting if the user made one, else what was chosen; either way record it with its reason."""
         chosen, because = self._by_trl.get(name, (chosen, because))
-        value = chosen if setting is None else setting
+        self.chosen[name] = value = chosen if setting is None else setting
         shown = ("yes" if value else "no") if isinstance(value, bool) else f"{value}"
         self.reasons.append(Decision(name, shown, because if setting is None else USER_CHOICE))
         return value
 
-    def _choose_adapter_precision(self) -> Precision:
+    def _choose_adapter_precision(self) -> None:
         if self._settings.method is Method.FULL:
-            return self.precision
+            self.chosen["adapter_precision"] = self.precision
+            return
         chosen, because = self.precision, "that of the computation"
         if self.precision is Precision.FP16:
             chosen = Precision.FP32
             because = "gradients in fp16 cannot be unscaled and checked; the adapter is small"
         elif self.precision is not Precision.FP32:
             because += ": fp32 would keep a second copy of each layer's input"
-        return self._record("adapter_precision", self._settings.adapter_precision, chosen, because)
+        self._record("adapter_precision", self._settings.adapter_precision, chosen, because)
 
     def _choose_attention(self, traits: AttentionTraits) -> Attention:
         hardware, precision, setting = self._hardware, self.precision, self._settings.attention
@@ -484,7 +477,7 @@ class _ComputeDecisions:
         choice = (False, refusal) if refusal else _choose_packing(self._settings, lengths)
         return self._record("packing", self._settings.packing, *choice)
 
-    def _choose_compile(self) -> bool:
+    def _choose_compile(self) -> None:
         hardware = self._hardware
         choice = (True, "packed passes have nearly the same length, and fused kernels read memory less often")
         if hardware.kind is DeviceKind.CPU:
@@ -501,9 +494,8 @@ class _ComputeDecisions:
                 "compile = true requires Triton and a C compiler, which are not installed",
                 "Install gcc, or remove the setting.",
             )
-        return compiles
 
-    def _choose_sharding(self) -> Sharding:
+    def _choose_sharding(self) -> None:
         setting = self._settings.sharding
         if self._hardware.world_size == 1:
             if setting not in (None, Sharding.DDP):
@@ -511,9 +503,9 @@ class _ComputeDecisions:
                     f"--sharding {setting} has nothing to shard, because this is a single process",
                     "Start several: torchrun --nproc-per-node N --no-python devkit finetune ...",
                 )
-            return Sharding.DDP
+            return
         because = "every rank holds the whole model, with the least communication"
-        return self._record("sharding", setting, Sharding.DDP, because)
+        self._record("sharding", setting, Sharding.DDP, because)
 
 
 def _list_choices_of_trl(settings: FinetuneSettings, traits: AttentionTraits) -> dict[str, tuple[Any, str]]:

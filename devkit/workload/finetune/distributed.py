@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -218,52 +218,36 @@ def summarize_error(error: Exception) -> str:
 class ParallelModel:
     """A module whose gradients the ranks reduce. Call `module` instead of the original; its parameters are the same.
 
-    `factor` multiplies the loss: FSDP2 takes the mean over ranks where the sum is wanted.
+    `factor` multiplies the loss: FSDP2 takes the mean over ranks where the sum is wanted. One that `is_replicated` is held
+    whole by every rank: torch's DistributedDataParallel would reduce during the last backward pass. A rank that runs out of
+    memory there leaves the others waiting for good, and an aborted pass leaves it in the middle of a reduction.
     """
 
     module: nn.Module
     factor: float = 1.0
+    is_replicated: bool = False
 
     @torch.no_grad()
     def call_gathered(self, function: Callable[[Model], T]) -> T:
         """Call `function` with the model while its weights are gathered. All ranks must call."""
         result: T = self.module(function)
+        for each in self.module.modules():
+            # FSDP2 keeps them gathered for a backward pass that does not come: an optimizer would be built over whole weights.
+            if reshard := getattr(each, "reshard", None):
+                cast(Callable[[], None], reshard)()
         return result
-
-    def all_reduce_gradients(self) -> None:
-        """Sum the gradients over all ranks, once all passes of a step succeeded everywhere. FSDP2 has done so."""
-
-
-class _ReplicatedModel(ParallelModel):
-    """A module that every rank holds whole.
-
-    torch's DistributedDataParallel would reduce during the last backward pass. A rank that runs out of memory there
-    leaves the others waiting for good, and an aborted pass leaves it in the middle of a reduction.
-    """
 
     @torch.no_grad()
     def all_reduce_gradients(self) -> None:
+        """Sum the gradients over all ranks, once all passes of a step succeeded everywhere. FSDP2 has done so."""
+        if not self.is_replicated:
+            return
         gradients = [each.grad for each in self.module.parameters() if each.grad is not None]
         for bucket in _buckets(gradients):
             flat = torch.cat([each.reshape(-1) for each in bucket])
             dist.all_reduce(flat)
             for each, part in zip(bucket, torch.split(flat, [each.numel() for each in bucket]), strict=True):
                 each.copy_(part.view_as(each))
-
-
-class _ShardedModel(ParallelModel):
-    """A module of which each rank holds a shard, and gathers what a pass needs."""
-
-    @torch.no_grad()
-    def call_gathered(self, function: Callable[[Model], T]) -> T:
-        from torch.distributed.fsdp import FSDPModule
-
-        result = super().call_gathered(function)
-        for each in self.module.modules():
-            if isinstance(each, FSDPModule):
-                # Kept gathered for a backward pass that does not come: an optimizer would be built over whole weights.
-                each.reshard()
-        return result
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
@@ -290,7 +274,7 @@ def wrap_parallel(module: nn.Module, *, sharding: Sharding, ranks: Ranks) -> Par
         for each in module.parameters():
             if each.requires_grad:
                 dist.broadcast(each.detach(), src=0)
-        return _ReplicatedModel(module)
+        return ParallelModel(module, is_replicated=True)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -303,7 +287,7 @@ def wrap_parallel(module: nn.Module, *, sharding: Sharding, ranks: Ranks) -> Par
         disable_cpu_avx512_kernel(part.to(ranks.device))
         reshard = _RESHARDS[sharding] and part is not module
         fully_shard(part, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    return _ShardedModel(module, ranks.world_size)
+    return ParallelModel(module, ranks.world_size)
 
 
 def list_decoder_layers(module: nn.Module) -> list[nn.Module]:

@@ -12,7 +12,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,8 +55,11 @@ class Events:
             is_non_finite = isinstance(value, float) and not math.isfinite(value)
             event[field] = str(value) if is_non_finite else value
         if self._file is not None and name not in TRANSIENT_EVENTS:
-            with explain_write_errors(self._file), self._file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(event, allow_nan=False) + "\n")
+            try:
+                with self._file.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(event, allow_nan=False) + "\n")
+            except OSError as error:
+                raise DevkitError(f"cannot write {self._file}: {error.strerror}", WRITE_HINT) from error
         for listener in self._listeners:
             try:
                 listener(event)
@@ -82,20 +84,6 @@ class ReadingProgress:
             return
         self._emitted_s = now_s
         self._events("reading", records=records, seconds=round(now_s - self._started_s, 1))
-
-
-def is_terminal(stream: TextIO) -> bool:
-    """Return True if a line on `stream` can be overwritten."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-@contextmanager
-def explain_write_errors(file: Path) -> Iterator[None]:
-    """Turn an OSError while `file` is written into a DevkitError with a hint."""
-    try:
-        yield
-    except OSError as error:
-        raise DevkitError(f"cannot write {file}: {error.strerror}", WRITE_HINT) from error
 
 
 def read_events(file: Path) -> list[Event]:
@@ -158,7 +146,8 @@ class ProgressPrinter:
         self._draw = draw
         self._err = err or sys.stderr
         self._width = width
-        self._can_move = is_terminal(self._err)
+        # A line on a dumb terminal cannot be overwritten.
+        self._can_move = self._err.isatty() and os.environ.get("TERM") != "dumb"
         self._has_moving_line = False
         self._steps = 0
         self._unprinted_s = LINE_INTERVAL_S
@@ -175,7 +164,7 @@ class ProgressPrinter:
             self._reading(event)
         elif name == "decision" and not self._has_reasons:
             self._decisions.append(f"{event['name'].replace('_', ' ')} {event['value']}")
-        elif text := _FORMATS[name](event) if name in _FORMATS else "":
+        elif text := _format_event(event):
             self._print(text)
 
     def _step(self, event: Event) -> None:
@@ -256,29 +245,44 @@ def _memory(event: Event) -> str:
     )
 
 
-def _estimate(event: Event) -> str:
-    largest = sorted(event["terms"], key=lambda term: -term["bytes"])[:3]
-    parts = ", ".join(f"{term['name']} {format_bytes(term['bytes'])}" for term in largest)
-    peak = event["reserved_peak_bytes"]
-    return f"memory: about {format_bytes(peak['point'])}, at most {format_bytes(peak['upper'])} - {parts}"
+def _format_event(event: Event) -> str:
+    """Return the lines that people read; "" for none."""
+    step = f"step {event.get('step')}"
+    match event["event"]:
+        case "decision":
+            return f"{event['name'].replace('_', ' ')}: {event['value']} - {event['because']}"
+        case "estimate":
+            largest = sorted(event["terms"], key=lambda term: -term["bytes"])[:3]
+            parts = ", ".join(f"{term['name']} {format_bytes(term['bytes'])}" for term in largest)
+            peak = event["reserved_peak_bytes"]
+            return f"memory: about {format_bytes(peak['point'])}, at most {format_bytes(peak['upper'])} - {parts}"
+        case "note":
+            return f"note: {event['text']}"
+        case "plan":
+            steps, rows = format_count(event["steps"], "step"), format_count(event["rows"], "row")
+            return f"would train {steps} on {rows} and write {event['output']}; nothing was loaded or written"
+        case "start":
+            resumed = f", resumed at {step}" if event["step"] else ""
+            done = f"training {event['trainable_parameters']:,} trainable parameters on {format_count(event['rows'], 'row')}"
+            done += f", {format_count(event['steps'] - event['step'], 'step')}{resumed}"
+            return f"{done}\nTo watch it, open {event['page']} in a browser"
+        case "skipped":
+            return f"{step}: skipped, loss {_number(event['loss'])}, gradient norm {_number(event['gradient_norm'])}"
+        case "out-of-memory":
+            half, rows = event["next_micro_batch"], format_count(event["micro_batch"], "row")
+            text = f"{step}: out of memory with a micro-batch of {rows}{_memory(event)}"
+            return f"{text}\nretrying with {half}" if half else text
+        case "eval":
+            return f"{step}: eval loss {_number(event['loss'])}  {_objective_metrics(event)}".rstrip()
+        case "checkpoint":
+            return f"{step}: saved {event['path']}, {format_bytes(event['bytes'])} in {event['seconds']:.1f} s"
+        case "stopped" | "end" as name:
+            return (_format_stop if name == "stopped" else _format_end)(event)
+        case _:
+            return ""
 
 
-def _start(event: Event) -> str:
-    parameters = f"{event['trainable_parameters']:,} trainable parameters"
-    steps = format_count(event["steps"] - event["step"], "step")
-    resumed = f", resumed at step {event['step']}" if event["step"] else ""
-    done = f"training {parameters} on {format_count(event['rows'], 'row')}, {steps}{resumed}"
-    return f"{done}\nTo watch it, open {event['page']} in a browser"
-
-
-def _out_of_memory(event: Event) -> str:
-    rows = format_count(event["micro_batch"], "row")
-    text = f"step {event['step']}: out of memory with a micro-batch of {rows}{_memory(event)}"
-    half = event["next_micro_batch"]
-    return f"{text}\nretrying with {half}" if half else text
-
-
-def _stopped(event: Event) -> str:
+def _format_stop(event: Event) -> str:
     advice = _ADVICE[event["how"]]
     if event["step"] is None and event["how"] != "out-of-memory":
         return f"stopped ({event['how']}) before the first step\nNothing is lost; the same command starts again."
@@ -289,48 +293,21 @@ def _stopped(event: Event) -> str:
     return f"stopped at step {event['step']} ({event['how']}), {saved}\n{advice}"
 
 
-def _end(event: Event) -> str:
+def _format_end(event: Event) -> str:
     if event["how"] != "done":
         return ""
     losses = f"loss {_number(event['first_loss'])} -> {_number(event['last_loss'])}"
     if event["first_loss"] is None:
         losses = "every step was skipped, so the model learned nothing"
     pace = f", {event['tokens_per_s']:.0f} tokens/s" if event["tokens_per_s"] else ""
-    done = f"done: {losses} in {format_count(event['step'], 'step')}, {event['tokens']:,} tokens{pace}"
+    done = (
+        f"done: {losses} in {format_count(event['step'], 'step')}, {event['tokens']:,} tokens{pace}\n{event['result']}"
+    )
     if event.get("objective") == Objective.REWARD:
-        return (
-            f"{done}\n{event['result']}\nIt scores texts in peft and transformers as a sequence classification model."
-        )
+        return f"{done}\nIt scores texts in peft and transformers as a sequence classification model."
     flag = "--adapter" if Path(event["result"]).name == ADAPTER_FOLDER else "--model"
     try_it = shlex.join(["devkit", "generate", flag, event["result"], "--prompt"])
-    return f'{done}\n{event["result"]}\nTry it: {try_it} "..."'
-
-
-def _plan(event: Event) -> str:
-    steps, rows = format_count(event["steps"], "step"), format_count(event["rows"], "row")
-    return f"would train {steps} on {rows} and write {event['output']}; nothing was loaded or written"
-
-
-_FORMATS: dict[str, Callable[[Event], str]] = {
-    "decision": lambda event: f"{event['name'].replace('_', ' ')}: {event['value']} - {event['because']}",
-    "estimate": _estimate,
-    "note": lambda event: f"note: {event['text']}",
-    "plan": _plan,
-    "start": _start,
-    "skipped": lambda event: (
-        f"step {event['step']}: skipped, loss {_number(event['loss'])}, gradient norm {_number(event['gradient_norm'])}"
-    ),
-    "out-of-memory": _out_of_memory,
-    "eval": lambda event: (
-        f"step {event['step']}: eval loss {_number(event['loss'])}  {_objective_metrics(event)}".rstrip()
-    ),
-    "checkpoint": lambda event: (
-        f"step {event['step']}: saved {event['path']}, {format_bytes(event['bytes'])} in {event['seconds']:.1f} s"
-    ),
-    "stopped": _stopped,
-    "end": _end,
-}
-"""Event name -> the line that people read; "" for none."""
+    return f'{done}\nTry it: {try_it} "..."'
 
 
 def require_trackers(names: tuple[str, ...]) -> None:

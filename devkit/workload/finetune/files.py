@@ -184,34 +184,15 @@ def read_safetensors_header(file: Path) -> tuple[StoredTensor, ...]:
     return tuple(tensors)
 
 
-def fingerprint_tensors(tensors: Iterable[StoredTensor]) -> str:
-    """Return a SHA-256 over every tensor's name, dtype, shape and a kilobyte from its middle.
-
-    Training changes every element of a weight that it trains, so the sample distinguishes a model from the one it was
-    tuned from without reading all of it. How the tensors are spread over files does not matter.
-    """
+def _hash_samples(samples: Iterable[tuple[str, Path, int, int]]) -> str:
+    """Return a SHA-256 over each line and a kilobyte from the middle of the file between two bytes."""
     digest = hashlib.sha256()
-    for tensor in sorted(tensors, key=lambda each: each.name):
-        digest.update(f"{tensor.name} {tensor.dtype} {tensor.shape}\n".encode())
-        digest.update(_sample(tensor.file, tensor.begin, tensor.end))
+    for line, file, begin, end in samples:
+        digest.update(line.encode())
+        with file.open("rb") as stream:
+            stream.seek(max(begin, (begin + end - SAMPLE_BYTES) // 2))
+            digest.update(stream.read(min(SAMPLE_BYTES, end - begin)))
     return digest.hexdigest()
-
-
-def fingerprint_files(files: Iterable[Path]) -> str:
-    """Return the same for weights in a format without a header: a SHA-256 over every file's name, size and middle."""
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        size_bytes = file.stat().st_size
-        digest.update(f"{file.name} {size_bytes}\n".encode())
-        digest.update(_sample(file, 0, size_bytes))
-    return digest.hexdigest()
-
-
-def _sample(file: Path, begin: int, end: int) -> bytes:
-    """Read a kilobyte from the middle between `begin` and `end`."""
-    with file.open("rb") as stream:
-        stream.seek(max(begin, (begin + end - SAMPLE_BYTES) // 2))
-        return stream.read(min(SAMPLE_BYTES, end - begin))
 
 
 @dataclass(frozen=True)
@@ -235,13 +216,23 @@ class ModelFiles:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the weights, see `fingerprint_tensors`; "" if the format has no header."""
-        return fingerprint_tensors(self.tensors) if self.tensors else ""
+        """A SHA-256 over every tensor's name, dtype, shape and a kilobyte from its middle; "" if the format has no header.
+
+        Training changes every element of a weight that it trains, so the sample distinguishes a model from the one it
+        was tuned from without reading all of it. How the tensors are spread over files does not matter.
+        """
+        if not self.tensors:
+            return ""
+        ordered = sorted(self.tensors, key=lambda each: each.name)
+        return _hash_samples((f"{t.name} {t.dtype} {t.shape}\n", t.file, t.begin, t.end) for t in ordered)
 
     @property
     def identity(self) -> str:
         """Sixteen hexadecimal digits that distinguish these weights from others, whatever their format."""
-        return (self.fingerprint or fingerprint_files(self.weights))[:16]
+        sizes = ((file, file.stat().st_size) for file in sorted(self.weights))
+        return (self.fingerprint or _hash_samples((f"{file.name} {size}\n", file, 0, size) for file, size in sizes))[
+            :16
+        ]
 
 
 def inspect_model(folder: Path) -> ModelFiles:

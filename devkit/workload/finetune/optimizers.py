@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.adamw import adamw
 
 from devkit.errors import DevkitError
@@ -94,7 +93,18 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             weights = [each for each in group["params"] if each.grad is not None]
             if not weights:
                 continue
-            states = [self._state_of(each) for each in weights]
+            for weight in weights:
+                if not self.state[weight]:
+                    master = weight.detach().to(torch.float32, copy=True)
+                    self.state[weight] = {
+                        "step": torch.zeros((), dtype=torch.float32, device=weight.device),
+                        **{
+                            "master": master,
+                            "exp_avg": torch.zeros_like(master),
+                            "exp_avg_sq": torch.zeros_like(master),
+                        },
+                    }
+            states = [self.state[each] for each in weights]
             masters, means, squares = ([_to_local(state[name]) for state in states] for name in _MASTER_STATES)
             adamw(
                 masters,
@@ -113,15 +123,6 @@ class MasterWeightAdamW(torch.optim.Optimizer):
                 maximize=False,
             )
             torch._foreach_copy_([_to_local(each.detach()) for each in weights], masters)
-
-    def _state_of(self, weight: nn.Parameter) -> dict[str, torch.Tensor]:
-        state: dict[str, torch.Tensor] = self.state[weight]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=weight.device)
-            state["master"] = weight.detach().to(torch.float32, copy=True)
-            state["exp_avg"] = torch.zeros_like(state["master"])
-            state["exp_avg_sq"] = torch.zeros_like(state["master"])
-        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the states in fp32 as they are: torch's own method would round them to the weights' data type."""

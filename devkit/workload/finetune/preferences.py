@@ -7,7 +7,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
-from devkit.text import format_count, to_one_line
+from devkit.text import format_count
 from devkit.workload.finetune.dataset import (
     Example,
     TokenizedRecords,
@@ -105,11 +105,9 @@ def tokenize_prompts(
         prompted = record.prompt
         if not isinstance(prompted, str):
             notes += [note] if (note := ensure_chat_template(tokenizer)) else []
-            try:
-                prompted = render_chat_template(tokenizer, prompted, tokenize=False, add_generation_prompt=True)
-            except Exception as error:  # a template raises what it likes
-                cause = f"the chat template rejects these messages: {to_one_line(str(error))[:200]}"
-                raise DevkitError(f"{record.place}: {cause}", "A prompt ends with a turn by the user.") from error
+            prompted = render_chat_template(
+                tokenizer, prompted, place=record.place, tokenize=False, add_generation_prompt=True
+            )
         ids = list(tokenizer(prompted, add_special_tokens=isinstance(record.prompt, str))["input_ids"])
         prompt = record.prompt if isinstance(record.prompt, str) else list(record.prompt)
         examples.append(PromptExample(ids, [0] * len(ids), prompt, record.fields, new_tokens))

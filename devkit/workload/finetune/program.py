@@ -92,7 +92,11 @@ def run_finetuning(
             events = Events(None, listeners if ranks.is_rank0 else ())
             inputs = gather_inputs(settings, ranks, events)
             decisions = make_decisions(inputs, ranks)
-            _emit_plan(events, inputs, decisions)
+            rows, steps = len(inputs.data.train), len(inputs.data.train) / settings.batch
+            if settings.objective is Objective.SFT:
+                loader = build_loader(inputs.data.train, inputs.settings, decisions)
+                rows, steps = len(loader.rows), loader.steps_per_epoch
+            events("plan", steps=count_steps(settings, steps), rows=rows, output=str(settings.output))
             _emit_decisions(events, inputs, decisions)
             return EXIT_CODES[RunOutcome.DONE]
         with lock_run_folder(settings.output, ranks):
@@ -225,22 +229,14 @@ def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> R
     files, model = ranks.on_all_or_fail(inspect)
     config = model.config
     limited = ranks.on_all_or_fail(lambda: limit_to_context_length(settings, config))
-    tokenize = choose_tokenization(limited)
+    tokenize: Callable[..., TokenizedRecords] = tokenize_records
+    if settings.objective is not Objective.SFT:
+        from devkit.workload.finetune.preferences import tokenize_pairs, tokenize_prompts
+
+        of_prompts = partial(tokenize_prompts, new_tokens=settings.max_new_tokens)
+        tokenize = tokenize_pairs if settings.objective.is_paired else of_prompts
     data = ranks.on_all_or_fail(lambda: build_dataset(limited, load_tokenizer(folder), config, events, tokenize))
     return RunInputs(limited, files, config, data, find_fused_experts(model))
-
-
-def choose_tokenization(settings: FinetuneSettings) -> Callable[..., TokenizedRecords]:
-    """Return how the data of an objective become examples."""
-    if settings.objective is Objective.SFT:
-        return tokenize_records
-    from devkit.workload.finetune.preferences import tokenize_pairs, tokenize_prompts
-
-    return (
-        tokenize_pairs
-        if settings.objective.is_paired
-        else partial(tokenize_prompts, new_tokens=settings.max_new_tokens)
-    )
 
 
 def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
@@ -258,15 +254,6 @@ def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
             estimator=build_memory_estimator(inputs.files.config),
         )
     )
-
-
-def _emit_plan(events: Events, inputs: RunInputs, decisions: Decisions) -> None:
-    settings, rows = inputs.settings, len(inputs.data.train)
-    per_epoch = rows / settings.batch
-    if settings.objective is Objective.SFT:
-        loader = build_loader(inputs.data.train, settings, decisions)
-        rows, per_epoch = len(loader.rows), loader.steps_per_epoch
-    events("plan", steps=count_steps(settings, per_epoch), rows=rows, output=str(settings.output))
 
 
 def _emit_decisions(events: Events, inputs: RunInputs, decisions: Decisions) -> None:

@@ -209,9 +209,7 @@ def _require_fields(entry: object, names: tuple[str, ...], place: RecordLocation
 
 def parse_record(entry: object, place: RecordLocation) -> Record:
     """Parse the entry at `place`. Raises DevkitError for an entry of no known format, or of wrong types."""
-    if not isinstance(entry, Mapping):
-        raise DevkitError(f"{place}: expected a record object, got {_json_type(entry)}", RECORD_FORMATS_HINT)
-    fields = {name: value for name, value in entry.items() if value is not None}
+    fields = _require_fields(entry, (), place, RECORD_FORMATS_HINT)
     if "messages" in fields:
         return _chat(_messages(fields["messages"], "messages", place), fields, place)
     if "conversations" in fields:
@@ -227,13 +225,10 @@ def parse_record(entry: object, place: RecordLocation) -> Record:
         return _alpaca_chat(fields, place)
     if "text" in fields:
         return TextRecord(_text(fields, "text", place), place)
-    raise _unknown_format(entry, place)
-
-
-def _unknown_format(entry: Mapping[str, Any], place: RecordLocation) -> DevkitError:
+    assert isinstance(entry, Mapping)  # noqa: S101 - it has fields
     is_pair = {"chosen", "rejected"} <= entry.keys()
     hint = "Pairs are for --objective dpo and reward." if is_pair else RECORD_FORMATS_HINT
-    return DevkitError(f"{place}: unknown record format, with {_field_names(entry)}", hint)
+    raise DevkitError(f"{place}: unknown record format, with {_field_names(entry)}", hint)
 
 
 def _chat(messages: tuple[Message, ...], fields: Mapping[str, Any], place: RecordLocation) -> ChatRecord:
@@ -437,7 +432,9 @@ class RecordReader:
         kinds: Counter[RecordKind] = Counter()
         empty, first_empty = 0, None
         for source in self.sources:
-            for record in _require_one_kind(self._parse(*each) for each in _read_source(source)):
+            path = Path(source)
+            entries = READERS_BY_SUFFIX[path.suffix.lower()](path) if path.exists() else read_hub_dataset(source)
+            for record in _require_one_kind(self._parse(*each) for each in entries):
                 if record.is_empty:
                     empty, first_empty = empty + 1, first_empty or record
                 else:
@@ -470,8 +467,7 @@ def _find_sources(name: str) -> list[str]:
     path = Path(name).expanduser()
     if path.is_dir():
         return _find_sources_in(path)
-    _require_link_target(path)
-    _refuse_pipe(path)
+    _require_readable(path)
     if path.exists():
         if path.suffix.lower() not in READERS_BY_SUFFIX:
             raise DevkitError(f"{name} is not a file type that devkit reads", f"{READABLE}\n{CONVERSION_HINT}")
@@ -491,30 +487,21 @@ def _find_sources_in(folder: Path) -> list[str]:
         for file in sorted(each for each in files if not each.startswith(".")):
             path = Path(place) / file
             if path.suffix.lower() in READERS_BY_SUFFIX:
-                _require_link_target(path)
-                _refuse_pipe(path)
+                _require_readable(path)
                 found.append(f"{path}")
     if not found:
         raise DevkitError(f"nothing to read in {folder}", f"{READABLE}\n{CONVERSION_HINT}")
     return found
 
 
-def _require_link_target(path: Path) -> None:
+def _require_readable(path: Path) -> None:
+    """Raise DevkitError for a link to nothing, and for a file that blocks its reader or can be read only once."""
     if path.is_symlink() and not path.exists():
         raise DevkitError(f"{path} is a link to {path.readlink()}, which does not exist", "Repair or remove the link.")
-
-
-def _refuse_pipe(path: Path) -> None:
-    """Raise DevkitError for a file that blocks its reader or can be read only once."""
     if path.is_fifo() or path.is_socket():
         raise DevkitError(
             f"{path} is a pipe or a socket, not a file", f"Write it to a file first: cat {path} > FILE.jsonl"
         )
-
-
-def _read_source(source: str) -> Entries:
-    path = Path(source)
-    return READERS_BY_SUFFIX[path.suffix.lower()](path) if path.exists() else read_hub_dataset(source)
 
 
 def read_text_lines(path: Path, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
@@ -522,7 +509,7 @@ def read_text_lines(path: Path, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[
 
     Raises DevkitError, with the line, for a file that is not text.
     """
-    _refuse_pipe(path)
+    _require_readable(path)
     try:
         file = path.open("rb")
     except OSError as error:

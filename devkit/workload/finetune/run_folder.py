@@ -1,7 +1,6 @@
 """The folder of a run: its lock, its record run.json, and the result that is published in it. Importable without torch."""
 
 import contextlib
-import hashlib
 import json
 import re
 import shutil
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder, remove_if_empty
+from devkit.reading import hash_file
 from devkit.text import to_one_line
 from devkit.whole_files import write_whole
 from devkit.workload.environment import describe_environment
@@ -86,21 +86,16 @@ def require_own_folder(output: Path) -> bool:
         names = {each.name for each in output.iterdir() if not LEFTOVER.fullmatch(each.name)}
     except OSError as error:
         raise _refuse_output(output, error) from None
-    if names and not _is_run_folder(output):
+    document = None
+    # The record is the first thing that a run writes.
+    with contextlib.suppress(OSError, ValueError):
+        document = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
+    if names and not (isinstance(document, dict) and document.get("schema") == RUN_SCHEMA):
         shown = ", ".join(sorted(names)[:3])
         raise DevkitError(
             f"{output} contains files that devkit did not write: {shown}", "Choose a new or empty folder with --output."
         )
     return bool(names)
-
-
-def _is_run_folder(output: Path) -> bool:
-    """Return True if a run began in `output`. Its record is the first thing that it writes."""
-    try:
-        document = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("schema") == RUN_SCHEMA
 
 
 @contextmanager
@@ -110,28 +105,24 @@ def lock_run_folder(output: Path, ranks: "Ranks") -> Iterator[None]:
     Two runs would overwrite each other's checkpoints. Raises DevkitError on all ranks if another run stays in there.
     """
     with ExitStack() as stack:
-        ranks.on_rank0_broadcast(lambda: stack.enter_context(_lock(output)))
-        yield
 
+        def lock() -> None:
+            for folder in reversed([each for each in (output, *output.parents) if not each.exists()]):
+                stack.callback(remove_if_empty, folder)
+            try:
+                output.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise _refuse_output(output, error) from None
+            try:
+                stack.enter_context(hold_folder(output, report_wait=lambda line: sys.stderr.write(f"{line}\n")))
+            except DevkitError as error:
+                raise DevkitError(
+                    error.message,
+                    "Wait for it, or end it. Use torchrun to start several processes of one run: srun and mpirun alone "
+                    "start as many runs.",
+                ) from None
 
-@contextmanager
-def _lock(output: Path) -> Iterator[None]:
-    missing = [folder for folder in (output, *output.parents) if not folder.exists()]
-    with ExitStack() as stack:
-        for folder in reversed(missing):
-            stack.callback(remove_if_empty, folder)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _refuse_output(output, error) from None
-        try:
-            stack.enter_context(hold_folder(output, report_wait=lambda line: sys.stderr.write(f"{line}\n")))
-        except DevkitError as error:
-            raise DevkitError(
-                error.message,
-                "Wait for it, or end it. Use torchrun to start several processes of one run: srun and mpirun alone "
-                "start as many runs.",
-            ) from None
+        ranks.on_rank0_broadcast(lock)
         yield
 
 
@@ -286,9 +277,3 @@ def publish_result(
 def hash_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file in `folder`, by name."""
     return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

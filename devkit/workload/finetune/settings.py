@@ -7,15 +7,8 @@ from typing import Annotated, Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR, Attention, Method, Objective, Optimizer, Precision, Sharding
-from devkit.facts.settings import (
-    SettingInfo,
-    describe_settings,
-    find_setting_type,
-    format_flag,
-    format_option,
-    validate_ranges,
-)
-from devkit.text import find_similar, join_words, suggest
+from devkit.facts.settings import SettingInfo, format_flag, format_option, validate_ranges
+from devkit.text import join_words
 
 
 class Schedule(StrEnum):
@@ -222,43 +215,11 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
     Raises DevkitError with line and column for TOML errors, unknown keys and wrong types.
     """
-    from devkit.probe.documents import parse_toml
     from devkit.reading import MAX_CONFIG_BYTES, read_bounded
-    from devkit.render.toml_tables import TableSource, parse_table, split_toml_error
+    from devkit.render.toml_tables import TableSource, parse_file, parse_table
 
     try:
-        text = read_bounded(path, MAX_CONFIG_BYTES).decode("utf-8-sig")
+        text, document = parse_file(read_bounded(path, MAX_CONFIG_BYTES), str(path))
     except OSError as error:
-        raise DevkitError(
-            f"cannot read {path}: {error.strerror}",
-            "Check the path of the settings file.",
-        ) from None
-    except UnicodeDecodeError:
-        raise DevkitError(f"{path} is not TOML: it is not UTF-8", "Save the file as UTF-8.") from None
-    try:
-        document = parse_toml(text)
-    except ValueError as error:
-        problem, place = split_toml_error(str(error), text)
-        where = f"{path}:{place}" if place else f"{path}"
-        raise DevkitError(f"{where} is not TOML: {problem}", "Correct that line.") from None
+        raise DevkitError(f"cannot read {path}: {error.strerror}", "Check the path of the settings file.") from None
     return parse_table(document, FinetuneSettings, TableSource(str(path), text))
-
-
-def parse_assignment(assignment: str) -> dict[str, Any]:
-    """Parse KEY=VALUE, with a setting's name. Raises DevkitError for an unknown name or a wrong value."""
-    from devkit.probe.documents import parse_toml
-    from devkit.render.toml_tables import TableSource, parse_table, write_value
-
-    key, _, value = assignment.partition("=")
-    name = key.strip().replace("-", "_")
-    known = describe_settings(FinetuneSettings)
-    if name not in known or not value:
-        problem = "expected KEY=VALUE" if name in known else f"{name} is not a setting"
-        hint = suggest(find_similar(name, known) if name not in known else (), f"Known keys: {', '.join(known)}.")
-        raise DevkitError(f"invalid --set {assignment}: {problem}", hint)
-    text = f"{name} = {write_value(value, find_setting_type(FinetuneSettings, name))}"
-    try:
-        document = parse_toml(text)
-    except ValueError as error:
-        raise DevkitError(f"invalid --set {assignment}: {error}", known[name][1].meaning) from None
-    return parse_table(document, FinetuneSettings, TableSource(f"invalid --set {assignment}", ""))

@@ -157,9 +157,24 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         # Saved with the result: a tokenizer without a template was given one when the first chat came.
         base.tokenizer.chat_template = run.data.chat_template
         self._parameters = trainable_parameters(model)
-        self._trained = self._build_trained_state(model)
+        optimizer = build_optimizer(
+            model,
+            decisions.optimizer,
+            learning_rate=decisions.learning_rate,
+            weight_decay=settings.weight_decay,
+            masters=decisions.to_training_settings(settings, world=run.ranks.world_size).has_masters,
+        )
+        # The scaler keeps small gradients from vanishing in fp16.
+        scaler = torch.amp.GradScaler(run.ranks.device.type) if decisions.precision is Precision.FP16 else None
+        self._trained = CheckpointState(model, optimizer, scaler)
         self._guard = FiniteGuard()
         self._steps = steps
+
+        def factor(step: int) -> float:
+            return compute_learning_rate(
+                step, steps=steps, warmup=settings.warmup, schedule=settings.schedule, peak=1.0
+            )
+
         self._resume_settings = select_resume_settings(
             settings,
             {
@@ -181,36 +196,13 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         use_cache = model.config.use_cache
         super().__init__(
             model=model,
-            optimizers=(self._trained.optimizer, self._build_schedule()),
+            optimizers=(optimizer, StepSchedule(optimizer, factor)),
             callbacks=[StepCallback(self)],
             **given,
         )
         # It is saved with whole models, and Trainer turns it off.
         model.config.use_cache = use_cache
         self.remove_callback(transformers.PrinterCallback)
-
-    def _build_trained_state(self, model: Model) -> CheckpointState:
-        decisions = self._decisions
-        optimizer = build_optimizer(
-            model,
-            decisions.optimizer,
-            learning_rate=decisions.learning_rate,
-            weight_decay=self._settings.weight_decay,
-            masters=decisions.to_training_settings(self._settings, world=self._ranks.world_size).has_masters,
-        )
-        # The scaler keeps small gradients from vanishing in fp16.
-        is_fp16 = decisions.precision is Precision.FP16
-        return CheckpointState(model, optimizer, torch.amp.GradScaler(self._ranks.device.type) if is_fp16 else None)
-
-    def _build_schedule(self) -> "StepSchedule":
-        settings = self._settings
-
-        def factor(step: int) -> float:
-            return compute_learning_rate(
-                step, steps=self._steps, warmup=settings.warmup, schedule=settings.schedule, peak=1.0
-            )
-
-        return StepSchedule(self._trained.optimizer, factor)
 
     @property
     def peak_memory(self) -> DeviceMemory:
@@ -225,7 +217,20 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             torch.cuda.reset_peak_memory_stats(self._ranks.device)
         require_checkpoint_space(settings.output, self._trained, ranks=self._ranks, keep=settings.keep)
         if settings.resume:
-            self._find_checkpoint()
+            self._found = found = find_newest_checkpoint(
+                settings.output, settings=self._resume_settings, ranks=self._ranks
+            )
+            if found is not None:
+                saved = found.manifest.progress
+                progress.step = progress.saved = saved.step
+                progress.tokens, progress.seconds = saved.tokens, saved.seconds
+                self._guard.skipped = saved.skipped
+                self._checkpoint = found.path
+                self._events("resumed", step=saved.step, path=found.path.name)
+                for text in (*found.broken, *found.notes):
+                    self._events("note", text=text)
+            if self._ranks.is_rank0:
+                drop_events_after(settings.output / METRICS_FILE, progress.step)
         self._events(
             "start",
             step=progress.step,
@@ -245,21 +250,6 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
     def _compute_last_loss(self) -> float:
         """Return the loss of the last step's data, computed again; NaN if it cannot be."""
         return math.nan
-
-    def _find_checkpoint(self) -> None:
-        output, progress = self._settings.output, self.progress
-        self._found = found = find_newest_checkpoint(output, settings=self._resume_settings, ranks=self._ranks)
-        if found is not None:
-            saved = found.manifest.progress
-            progress.step = progress.saved = saved.step
-            progress.tokens, progress.seconds = saved.tokens, saved.seconds
-            self._guard.skipped = saved.skipped
-            self._checkpoint = found.path
-            self._events("resumed", step=saved.step, path=found.path.name)
-            for text in (*found.broken, *found.notes):
-                self._events("note", text=text)
-        if self._ranks.is_rank0:
-            drop_events_after(output / METRICS_FILE, progress.step)
 
     def log_numbers(self, numbers: Mapping[str, float]) -> None:
         """Log the numbers of a step or of an evaluation to the trackers."""

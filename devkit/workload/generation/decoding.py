@@ -1,9 +1,8 @@
-"""Decoding: prompts to token ids to completions or streamed text, in batches that are halved when memory runs out."""
+"""Decoding: prompts to token ids to completions or streamed text, in batches."""
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import takewhile
@@ -18,7 +17,7 @@ from transformers import (
 )
 
 from devkit.errors import DevkitError
-from devkit.text import to_one_line
+from devkit.text import format_count
 from devkit.workload.device import is_out_of_memory
 from devkit.workload.finetune.dataset import render_chat_template
 from devkit.workload.finetune.model import Tokenizer, silence_loading
@@ -27,40 +26,26 @@ from devkit.workload.models import Model
 
 
 def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, raw: bool) -> list[int]:
-    """Encode a prompt. `raw` leaves out the chat template for a text, but not for a chat."""
-    if prompt.messages or (tokenizer.chat_template and not raw):
-        return encode_chat(prompt.messages or [{"role": "user", "content": prompt.text}], tokenizer)
-    ids: list[int] = tokenizer(prompt.text)["input_ids"]
-    if not ids:
-        raise DevkitError("the prompt has no tokens, and the model has no start token", "Write a prompt.")
-    # Some tokenizers end every text; a text to be continued has no end yet.
-    return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
+    """Encode a prompt, a chat up to where the assistant's next turn begins. Raises DevkitError.
 
-
-def encode_chat(messages: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> list[int]:
-    """Encode a chat, up to where the assistant's next turn begins. Raises DevkitError."""
-    require_chat_template(tokenizer)
-    try:
-        text = render_chat_template(tokenizer, messages, tokenize=False, add_generation_prompt=True)
-    except Exception as error:
-        # A template is a program that came with the model: it may raise anything, mostly on purpose.
-        raise DevkitError(
-            f"the model's chat template rejects this chat: {to_one_line(str(error))}",
-            "Many templates require user and assistant to alternate, and some have no system role.",
-        ) from error
-    require_utf8(text, "the chat")
-    # The template writes every special token itself.
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
-
-
-def require_chat_template(tokenizer: Tokenizer) -> None:
-    """Raise DevkitError for a model without a chat template."""
+    `raw` leaves out the chat template for a text, but not for a chat.
+    """
+    if not prompt.messages and (raw or not tokenizer.chat_template):
+        ids: list[int] = tokenizer(prompt.text)["input_ids"]
+        if not ids:
+            raise DevkitError("the prompt has no tokens, and the model has no start token", "Write a prompt.")
+        # Some tokenizers end every text; a text to be continued has no end yet.
+        return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
     if not tokenizer.chat_template:
         raise DevkitError(
             "the model has no chat template, so it was not made for chat",
             "Give a prompt as text; or put the template that it was tuned on into chat_template.jinja next to its tokenizer.",
         )
+    messages = prompt.messages or [{"role": "user", "content": prompt.text}]
+    text = render_chat_template(tokenizer, messages, tokenize=False, add_generation_prompt=True)
+    require_utf8(text, "the chat")
+    # The template writes every special token itself.
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def find_turn_end(tokenizer: Tokenizer) -> str:
@@ -71,7 +56,7 @@ def find_turn_end(tokenizer: Tokenizer) -> str:
     turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": marker}]
     try:
         text: str = render_chat_template(tokenizer, turns, tokenize=False)
-    except Exception:  # noqa: BLE001 - a template that refuses this chat may take others
+    except DevkitError:  # a template that refuses this chat may take others
         return ""
     end = text.rpartition(marker)[2].strip()
     # Some write more than one token; the first ends the turn.
@@ -174,47 +159,26 @@ def generate_in_order(
     """Yield the answers to `prompts`, in their order, each as soon as all before it are complete.
 
     Prompts of similar length are batched, the longest first: there is little padding, and a batch that does not fit
-    into memory shows at once. Then the batch size is halved. A prompt that nearly fills the context is batched only
-    with others whose answers are as short.
+    into memory shows at once. A prompt that nearly fills the context is batched only with others whose answers are as
+    short. Raises DevkitError where memory runs out.
     """
     longest_first = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
     limits = [remaining_tokens(generator, len(prompt), decoding.tokens) for prompt in prompts]
     done: dict[int, Completion] = {}
-    yielded, started, batch_size = 0, 0, decoding.batch
-    while started < len(prompts):
-        candidates = longest_first[started : started + batch_size]
+    yielded = 0
+    while longest_first:
+        candidates = longest_first[: decoding.batch]
         batch = list(takewhile(lambda index: limits[index] == limits[candidates[0]], candidates))  # noqa: B023 - used at once
-        completions = _try_batch(generator, [prompts[index] for index in batch], decoding, batch)
-        if completions is None:
-            if len(batch) == 1:
-                raise _too_large()
-            batch_size = len(batch) // 2
-            continue
-        started += len(batch)
-        done |= zip(batch, completions, strict=True)
+        del longest_first[: len(batch)]
+        with _explain_out_of_memory(len(batch)):
+            done |= zip(
+                batch,
+                generate_batch(generator, [prompts[each] for each in batch], decoding, numbers=batch),
+                strict=True,
+            )
         while yielded in done:
             yield done.pop(yielded)
             yielded += 1
-
-
-def _try_batch(
-    generator: TextGenerator,
-    prompts: Sequence[Sequence[int]],
-    decoding: DecodingSettings,
-    numbers: Sequence[int],
-) -> list[Completion] | None:
-    """Generate a batch. Returns None where memory ran out, after its memory has been freed."""
-    decoding = replace(decoding, batch=len(prompts))
-    try:
-        return generate_batch(generator, prompts, decoding, numbers=numbers)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-    # The error is gone by now, and with it the frames that hold the tensors.
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return None
 
 
 def generate_one(
@@ -222,7 +186,6 @@ def generate_one(
     prompt: Sequence[int],
     decoding: DecodingSettings,
     *,
-    number: int = 0,
     show: Callable[[str], None],
     should_stop: Callable[[], bool],
 ) -> Completion:
@@ -231,24 +194,25 @@ def generate_one(
     With stop texts, which a later token may complete, it is shown as a whole.
     """
     streamer = None if generator.find_stop_texts(decoding) else AnswerStreamer(generator.tokenizer, show)
-    try:
-        (completion,) = generate_batch(
-            generator, [prompt], decoding, numbers=[number], streamer=streamer, should_stop=should_stop
-        )
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise _too_large() from error
-        raise
+    with _explain_out_of_memory(1):
+        (completion,) = generate_batch(generator, [prompt], decoding, streamer=streamer, should_stop=should_stop)
     if streamer is None:
         show(completion.text)
     return completion
 
 
-def _too_large() -> DevkitError:
-    return DevkitError(
-        "memory ran out with a single prompt",
-        "Reduce --max-new-tokens, or load the base in 4 bits with --quantization nf4.",
-    )
+@contextmanager
+def _explain_out_of_memory(prompts: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        smaller = "Reduce --batch, or --max-new-tokens" if prompts > 1 else "Reduce --max-new-tokens"
+        raise DevkitError(
+            f"memory ran out with {format_count(prompts, 'prompt')} at once",
+            f"{smaller}, or load the base in 4 bits with --quantization nf4.",
+        ) from error
 
 
 def generate_batch(

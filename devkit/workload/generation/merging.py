@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,14 +23,6 @@ measured in bf16 on SmolLM2-135M after an ordinary run. A merge that leaves the 
 PROBE_TOKENS = 32
 
 
-@dataclass(frozen=True)
-class MergedModel:
-    """A merged model. `max_logit_change` is the largest change by merging, as a share of the logits' range."""
-
-    model: Model
-    max_logit_change: float
-
-
 def require_empty_folder(folder: Path) -> None:
     """Raise DevkitError for a folder that holds anything, before minutes of work go into it."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
@@ -50,8 +41,10 @@ def find_stored_precision(files: ModelFiles) -> Precision:
 
 def merge_adapter(
     base: LoadedBase, adapter: SavedAdapter, *, precision: Precision, quantization: BaseQuantization
-) -> MergedModel:
-    """Merge the adapter into its base's weights. Changes `base` in place.
+) -> tuple[Model, float]:
+    """Merge the adapter into its base's weights, and return the largest change of a logit, as a share of their range.
+
+    Changes `base` in place.
 
     A base in 4 or 8 bits is first dequantized to 16 bits, the values that the adapter was trained on; added to 4-bit
     weights, most of the adapter would be rounded away. Raises DevkitError if the merged model's logits differ from
@@ -74,7 +67,7 @@ def merge_adapter(
             f"merging changed the logits by {change:.2g} of their range, but only {MERGE_TOLERANCE[precision]:g} is allowed",
             "Use the adapter with its base, or merge with --dtype fp32.",
         )
-    return MergedModel(merged, change)
+    return merged, change
 
 
 def _probe_logits(model: Model) -> torch.Tensor:

@@ -1,20 +1,19 @@
-"""`devkit generate` after its options are read: resolve the model, load it, answer prompts, chat, measure, or merge."""
+"""`devkit generate` after its options are read: resolve the model, load it, answer prompts, measure, or merge."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
-from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
 from devkit.text import format_number
 from devkit.workload.device import Device, choose_device, is_out_of_memory, probe_hardware
 from devkit.workload.finetune.decisions import choose_precision
-from devkit.workload.finetune.files import BaseQuantization, LoadSettings, ModelFiles, SavedAdapter
+from devkit.workload.finetune.files import BaseQuantization, LoadSettings
 from devkit.workload.finetune.model import (
     LoadedBase,
     apply_adapter,
@@ -26,69 +25,13 @@ from devkit.workload.finetune.model import (
 from devkit.workload.generation import merging
 from devkit.workload.generation.decoding import (
     Completion,
-    FinishReason,
     TextGenerator,
-    encode_chat,
     encode_prompt,
     generate_in_order,
     generate_one,
     remaining_tokens,
 )
-from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, GenerationFiles, Prompt
-
-MIN_ANSWER_TOKENS = 16
-"""Shorter answers are useless: rather, the turns so far are dropped."""
-
-
-@dataclass
-class ChatSession:
-    """The turns so far. `say` prints a piece of an answer, `remark` a line about the chat itself."""
-
-    generator: TextGenerator
-    decoding: DecodingSettings
-    say: Callable[[str], None]
-    remark: Callable[[str], None]
-    turns: list[dict[str, Any]] = field(default_factory=list)
-    _answered: int = field(default=0, init=False)
-
-    def run(self, read: Callable[[], str | None]) -> None:
-        """Answer what `read` returns until it returns None. Raises DevkitError for a model without a chat template."""
-        while (text := read()) is not None:
-            if text.strip():
-                self.answer(text)
-
-    def answer(self, text: str) -> Completion | None:
-        """Answer one turn, streamed. Ctrl-C ends the answer, and its beginning stays in the chat.
-
-        Returns None, and drops the turn, if it does not fit the model even alone.
-        """
-        limit = self.generator.context_length
-        system = [each for each in self.turns[:1] if each["role"] == "system"]
-        turn = {"role": "user", "content": text}
-        ids = encode_chat([*system, turn], self.generator.tokenizer)
-        if limit is not None and len(ids) >= limit:
-            length = f"{len(ids)} tokens, but the context length is {limit}, including the answer"
-            self.remark(f"(too long: {length}; shorten it)")
-            return None
-        whole = encode_chat([*self.turns, turn], self.generator.tokenizer)
-        if limit is None or len(whole) + MIN_ANSWER_TOKENS <= limit:
-            ids = whole
-        elif len(self.turns) > len(system):
-            self.remark("(the turns so far no longer fit the model's context and are dropped)")
-            self.turns = system
-        self.turns.append(turn)
-        with catch_interrupt() as should_stop:
-            completion = generate_one(
-                self.generator, ids, self.decoding, number=self._answered, show=self.say, should_stop=should_stop
-            )
-            self.say("\n")
-        self._answered += 1
-        if completion.finish_reason is FinishReason.STOPPED:
-            self.remark("(stopped)")
-        elif completion.finish_reason is FinishReason.LENGTH:
-            self.remark(f"(cut after {len(completion.ids)} tokens)")
-        self.turns.append({"role": "assistant", "content": completion.text})
-        return completion
+from devkit.workload.generation.settings import GenerationFiles, Prompt
 
 
 @contextmanager
@@ -112,18 +55,15 @@ _TUNED_BY = {BaseQuantization.from_method(each): each for each in (Method.LORA, 
 
 
 @dataclass(frozen=True)
-class ResolvedModel:
+class ResolvedModel(GenerationFiles):
     """The files of a base and of an adapter that fits it, checked and not loaded."""
 
-    settings: GenerateSettings
-    files: ModelFiles
-    adapter: SavedAdapter | None
     device: Device
 
     def load(self, precision: Precision) -> LoadedBase:
         """Load the base onto the device and its tokenizer, with the chat template that the adapter was trained with."""
         load_settings = LoadSettings(
-            precision=precision, device=f"{self.device.torch_device}", quantization=self.quantization()
+            precision=precision, device=f"{self.device.torch_device}", quantization=self.quantization
         )
         try:
             base, tokenizer = load_base(self.files, load_settings), load_tokenizer(self.files.folder)
@@ -138,10 +78,6 @@ class ResolvedModel:
             tokenizer.chat_template = self.adapter.chat_template
         return LoadedBase(self.settings.model, self.files, base, tokenizer)
 
-    def quantization(self) -> BaseQuantization:
-        """Return the quantization to load with: weights that are stored in 4 or 8 bits stay so."""
-        return self.settings.quantization if self.files.quantized is BaseQuantization.NONE else self.files.quantized
-
 
 def resolve_model(found: GenerationFiles) -> ResolvedModel:
     """Check that the adapter fits, before anything large is read. Raises DevkitError."""
@@ -149,12 +85,11 @@ def resolve_model(found: GenerationFiles) -> ResolvedModel:
     if found.adapter:
         require_adapter_fits(found.adapter, shape, found.files, any_base=found.settings.any_base)
     device = choose_device(found.settings.precision)
-    resolved = ResolvedModel(found.settings, found.files, found.adapter, device)
-    if found.settings.precision:
-        return resolved
-    method = _TUNED_BY[resolved.quantization()]
-    precision, because = choose_precision(method, probe_hardware(device.torch_device, world_size=1))
-    return replace(resolved, device=replace(device, precision=precision, precision_reason=because))
+    if not found.settings.precision:
+        hardware = probe_hardware(device.torch_device, world_size=1)
+        precision, because = choose_precision(_TUNED_BY[found.quantization], hardware)
+        device = replace(device, precision=precision, precision_reason=because)
+    return ResolvedModel(**vars(found), device=device)
 
 
 class GenerationSession:
@@ -213,13 +148,12 @@ def merge_adapter_into(files: GenerationFiles, folder: Path, remark: Callable[[s
         raise DevkitError("nothing to merge", "Give the adapter with --adapter.")
     precision = resolved.settings.precision or merging.find_stored_precision(resolved.files)
     base = resolved.load(precision)
-    quantization = resolved.quantization()
+    quantization = resolved.quantization
     if quantization is not BaseQuantization.NONE:
         remark(f"The base in {quantization.value} was dequantized to {precision.value} for the merge.")
-    merged = merging.merge_adapter(base, resolved.adapter, precision=precision, quantization=quantization)
-    merging.write_merged_model(merged.model, base, folder)
-    change, allowed = format_number(merged.max_logit_change), merging.MERGE_TOLERANCE[precision]
+    merged, change = merging.merge_adapter(base, resolved.adapter, precision=precision, quantization=quantization)
+    merging.write_merged_model(merged, base, folder)
     remark(
-        f"Merged in {precision.value} into {folder}: no logit changed by more than {change} of their range "
-        f"({allowed:g} is allowed)."
+        f"Merged in {precision.value} into {folder}: no logit changed by more than {format_number(change)} of their range "
+        f"({merging.MERGE_TOLERANCE[precision]:g} is allowed)."
     )

@@ -181,6 +181,11 @@ class GenerationFiles:
     files: ModelFiles
     adapter: SavedAdapter | None
 
+    @property
+    def quantization(self) -> BaseQuantization:
+        """The quantization to load with: weights that are stored in 4 or 8 bits stay so."""
+        return self.settings.quantization if self.files.quantized is BaseQuantization.NONE else self.files.quantized
+
 
 def find_generation_files(settings: GenerateSettings) -> GenerationFiles:
     """Find the files that `settings` name; without a model that of the adapter's base. Raises DevkitError."""

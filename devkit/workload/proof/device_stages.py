@@ -17,15 +17,14 @@ from torch.utils.benchmark import Timer
 from devkit.compat.gpus import find_datasheet
 from devkit.compat.version_tables import GpuDatasheet
 from devkit.estimate.settings import Precision
-from devkit.workload.device import (
-    TORCH_DTYPES,
-    CudaDriver,
-    Device,
-    has_gpu_node,
-    read_cuda_driver,
-)
+from devkit.facts.runs import CudaCall, CudaStop
+from devkit.facts.values import Unknown
+from devkit.probe.deep import read_cuda
+from devkit.probe.host import LocalHost
+from devkit.workload.device import TORCH_DTYPES, Device
 from devkit.workload.proof import standalone
 from devkit.workload.proof.stages import (
+    CUDA_S,
     StageReading,
     StageSkipped,
     expect_above,
@@ -49,11 +48,11 @@ def prove_torch_build() -> Iterator[StageReading]:
     yield from standalone.read_torch_build()
     if torch.version.hip is not None:
         return
-    driver = read_cuda_driver()
-    yield from read_driver_answers(driver, gpu_node=has_gpu_node())
+    driver = read_cuda(LocalHost(), deadline_s=CUDA_S)
+    yield from read_driver_answers(driver, gpu_node=standalone.has_gpu_node())
     sees = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if driver and driver.gpus:
-        yield expect_equal("gpus_seen_by_torch", sees, driver.gpus)
+    if isinstance(driver, CudaCall) and isinstance(driver.device_count, int) and driver.device_count:
+        yield expect_equal("gpus_seen_by_torch", sees, driver.device_count)
     targets = torch.cuda.get_arch_list() if sees else []
     for index in range(sees):
         major, minor = torch.cuda.get_device_capability(index)
@@ -61,16 +60,17 @@ def prove_torch_build() -> Iterator[StageReading]:
         yield StageReading(f"gpu_{index}_target", f"sm_{major}{minor}", f"runs code for {' '.join(targets)}", runs)
 
 
-def read_driver_answers(driver: CudaDriver | None, *, gpu_node: bool) -> Iterator[StageReading]:
+def read_driver_answers(driver: CudaCall | CudaStop | Unknown, *, gpu_node: bool) -> Iterator[StageReading]:
     """Read the driver library, which must answer if there is a GPU's device node, and else may be absent or broken."""
-    if driver is None:
+    if not isinstance(driver, CudaCall):
+        says = driver.message if isinstance(driver, CudaStop) else driver.reason
         yield StageReading(
-            "driver_library", "absent", "can be loaded, because the machine has a GPU" if gpu_node else "", not gpu_node
+            "driver_library", says, "answers, because the machine has a GPU" if gpu_node else "", not gpu_node
         )
         return
-    yield StageReading("driver_cuda", driver.cuda or "unknown")
+    yield StageReading("driver_cuda", "unknown" if isinstance(driver.cuda, Unknown) else driver.cuda.text)
     if gpu_node:
-        yield expect_equal("cu_init", driver.init_code, 0)
+        yield expect_equal("cu_init", driver.code, 0)
 
 
 def can_run_on(target: str, major: int, minor: int) -> bool:

@@ -9,39 +9,20 @@ from devkit.estimate.settings import Precision
 from devkit.workload.models import Model, build_int8_config
 from devkit.workload.proof import standalone
 from devkit.workload.proof.models import (
-    EXTRA_TOKENS,
+    RESUME_DROPOUT,
     ProofModels,
-    TunedModel,
-    copy_packed_weights,
     count_linear_layers,
-    list_trainable,
     load_quantized,
     prepare_for_kbit_training,
 )
-from devkit.workload.proof.stages import (
-    StageReading,
-    StageSkipped,
-    expect_at_most,
-    expect_equal,
-)
-from devkit.workload.proof.standalone import BOS, EOS, MEMORIZED_LOSS, decode
+from devkit.workload.proof.stages import StageReading, StageSkipped, expect_at_most, expect_equal
+from devkit.workload.proof.standalone import BOS, EOS, SENTENCE, Tuned, compute_logits, generate, generate_text
 
 MERGE_TOLERANCE = {Precision.FP32: 1e-4, Precision.BF16: 2e-2, Precision.FP16: 4e-3}
 """Largest logit difference after merging, relative to the range of the logits: merged weights are rounded once."""
 
 LINEAR_LAYERS = 14
 """Seven projections in each of two blocks; the output head is not among them."""
-
-
-def prove_lora_memorizes(models: ProofModels) -> Iterator[StageReading]:
-    """Prove that the tuned model says the sentence exactly; the base model does not, so it was learned here."""
-    yield from read_memorization(models, models.tuned)
-
-
-def read_memorization(models: ProofModels, tuned: TunedModel) -> Iterator[StageReading]:
-    """Record that the sentence was learned. A falling loss alone would not show that."""
-    sentence = models.settings.sentence
-    yield from standalone.read_memorization(tuned.losses, models.generate(tuned.model), tuned.base_text, sentence)
 
 
 def prove_base_frozen(models: ProofModels) -> Iterator[StageReading]:
@@ -51,7 +32,7 @@ def prove_base_frozen(models: ProofModels) -> Iterator[StageReading]:
     yield StageReading("adapters_changed", changed, "> 0", changed > 0)
 
 
-def read_frozen_tensors(tuned: TunedModel) -> Iterator[StageReading]:
+def read_frozen_tensors(tuned: Tuned) -> Iterator[StageReading]:
     """Read that no frozen tensor has different bytes than before training."""
     yield StageReading("frozen_tensors", tuned.frozen_tensors)
     yield expect_equal("changed_tensors", len(tuned.changed_tensors), 0)
@@ -60,28 +41,18 @@ def read_frozen_tensors(tuned: TunedModel) -> Iterator[StageReading]:
 def prove_adapter_disabled(models: ProofModels) -> Iterator[StageReading]:
     """Prove that with the adapter off the tuned model is bitwise the base model, and with the adapter on it is not."""
     with models.tuned.model.disable_adapter():
-        off = models.compute_logits(models.tuned.model)
-    yield expect_at_most("difference_off", max_abs_difference(off, models.tuned.base_logits), 0.0)
-    on = max_abs_difference(models.compute_logits(models.tuned.model), models.tuned.base_logits)
+        off = compute_logits(models.tuned.model)
+    yield expect_at_most("difference_off", standalone.compute_difference(off, models.tuned.base_logits), 0.0)
+    on = standalone.compute_difference(compute_logits(models.tuned.model), models.tuned.base_logits)
     yield StageReading("difference_on", on, "> 0", on > 0)
-
-
-def prove_adapter_reload(models: ProofModels) -> Iterator[StageReading]:
-    """Prove that the adapter, saved and loaded onto a fresh base, gives bitwise the same logits, and the sentence."""
-    reloaded = models.reload_adapter()
-    size = sum(each.stat().st_size for each in models.adapter_folder.iterdir())
-    yield StageReading("adapter_bytes", size)
-    difference = max_abs_difference(models.compute_logits(reloaded), models.compute_logits(models.tuned.model))
-    yield expect_at_most("largest_difference", difference, 0.0)
-    yield expect_equal("generated", models.generate(reloaded), models.settings.sentence)
 
 
 def prove_adapter_merged(models: ProofModels) -> Iterator[StageReading]:
     """Prove that merged into the base, the adapter gives the same logits within rounding, and the sentence."""
-    merged, wanted = models.merge_adapter(), models.compute_logits(models.tuned.model)
-    relative = max_abs_difference(models.compute_logits(merged), wanted) / float(wanted.max() - wanted.min())
+    merged, wanted = models.reload_adapter().merge_and_unload(), compute_logits(models.tuned.model)
+    relative = standalone.compute_difference(compute_logits(merged), wanted) / float(wanted.max() - wanted.min())
     yield expect_at_most("relative_difference", relative, MERGE_TOLERANCE[models.device.precision])
-    yield expect_equal("generated", models.generate(merged), models.settings.sentence)
+    yield expect_equal("generated", generate_text(merged), SENTENCE)
 
 
 def prove_resume(models: ProofModels) -> Iterator[StageReading]:
@@ -90,7 +61,7 @@ def prove_resume(models: ProofModels) -> Iterator[StageReading]:
     Its negative control, resumed without the optimizer state, must differ: otherwise the comparison sees nothing.
     """
     half = models.settings.resume_steps // 2
-    straight = models.attach_lora(models.build_base(), dropout=models.settings.resume_dropout)
+    straight = models.attach_lora(models.build_base(), dropout=RESUME_DROPOUT)
     straight_losses = models.train(straight, models.build_optimizer(straight), 2 * half)
     resumed, losses = models.resume(with_optimizer_state=True)
     without_state, _ = models.resume(with_optimizer_state=False)
@@ -98,7 +69,7 @@ def prove_resume(models: ProofModels) -> Iterator[StageReading]:
     yield expect_equal("losses_equal", losses == straight_losses[half:], wanted=True)
 
     def count_different(model: Model) -> int:
-        pairs = zip(list_trainable(straight), list_trainable(model), strict=True)
+        pairs = zip(standalone.list_trainable(straight), standalone.list_trainable(model), strict=True)
         return sum(not torch.equal(a, b) for a, b in pairs)
 
     yield expect_equal("different_tensors", count_different(resumed), 0)
@@ -106,31 +77,25 @@ def prove_resume(models: ProofModels) -> Iterator[StageReading]:
     yield StageReading("different_without_optimizer_state", different, "not 0", different != 0)
 
 
-def max_abs_difference(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Return the largest absolute difference; NaN if either side holds one."""
-    return float((left - right).abs().max())
-
-
 def prove_inference(models: ProofModels) -> Iterator[StageReading]:
     """Prove that greedy tokens are the same without a KV cache, with a dynamic one, and with a static one."""
     model = models.tuned.model.eval()
-    tokens = len(models.ids) + EXTRA_TOKENS
-    plain = _without_cache(model, tokens)
-    yield expect_equal("generated", decode(plain), models.settings.sentence)
+    plain = _without_cache(model)
+    yield expect_equal("generated", standalone.decode(plain), SENTENCE)
     start = perf_counter()
-    dynamic = standalone.generate(model, tokens)
+    dynamic = generate(model)
     yield StageReading("tokens_per_s", round((len(dynamic) - 1) / (perf_counter() - start), 1))
-    static = standalone.generate(model, tokens, cache_implementation="static", disable_compile=True)
+    static = generate(model, cache_implementation="static", disable_compile=True)
     yield expect_equal("growing_cache_agrees", dynamic == plain, wanted=True)
     yield expect_equal("static_cache_agrees", static == plain, wanted=True)
 
 
-def _without_cache(model: Model, tokens: int) -> list[int]:
+def _without_cache(model: Model) -> list[int]:
     """Generate each token from a full pass over all before it."""
     ids = [BOS]
     device = next(model.parameters()).device
     with torch.inference_mode():
-        while len(ids) <= tokens and ids[-1] != EOS:
+        while len(ids) <= standalone.TOKENS and ids[-1] != EOS:
             logits = model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits
             ids.append(int(logits[0, -1].argmax()))
     return ids
@@ -143,13 +108,13 @@ def prove_qlora_memorizes(models: ProofModels) -> Iterator[StageReading]:
     base = tuned.model.get_base_model()
     yield expect_equal("linear4bit_layers", count_linear_layers(base).get("Linear4bit", 0), LINEAR_LAYERS)
     yield expect_equal("lm_head", type(base.lm_head).__name__, "Linear")
-    yield from read_memorization(models, tuned)
+    yield from standalone.read_memorization(tuned.losses, generate_text(tuned.model), tuned.base_text)
 
 
 def prove_qlora_frozen(models: ProofModels) -> Iterator[StageReading]:
     """Prove that training changed no packed byte."""
-    packed = copy_packed_weights(models.tuned_4bit.model)
-    yield expect_equal("packed_tensors", len(packed), LINEAR_LAYERS)
+    packed = sum(type(each).__name__ == "Params4bit" for each in models.tuned_4bit.model.parameters())
+    yield expect_equal("packed_tensors", packed, LINEAR_LAYERS)
     yield from read_frozen_tensors(models.tuned_4bit)
 
 
@@ -162,8 +127,8 @@ def prove_int8_base(models: ProofModels) -> Iterator[StageReading]:
     losses = models.train(model, models.build_optimizer(model), models.settings.steps)
     yield StageReading("losses", tuple(losses))
     yield StageReading("first_loss", losses[0])
-    yield expect_at_most("last_loss", losses[-1], MEMORIZED_LOSS)
-    yield expect_equal("generated", models.generate(model), models.settings.sentence)
+    yield expect_at_most("last_loss", losses[-1], standalone.MEMORIZED_LOSS)
+    yield expect_equal("generated", generate_text(model), SENTENCE)
 
 
 def _require_backend(models: ProofModels) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.estimate.settings import Precision
+from devkit.probe.host import LocalHost
 from devkit.workload import environment
 from devkit.workload.proof import standalone
-from devkit.workload.proof.stages import STAGES, Depth, ProofSettings, StageReading, select_stages
+from devkit.workload.proof.stages import CUDA_S, STAGES, Depth, ProofSettings, StageReading, select_stages
 
 if TYPE_CHECKING:
     from devkit.workload.device import Device
@@ -30,6 +31,7 @@ MODULES = {
         *("bitsandbytes-native", "triton"),
     ),
     "collectives": ("nccl", "gloo"),
+    "standalone": ("lora-memorizes", "adapter-reload"),
     "run_stages": ("memory-estimate", "preferences", "own-model"),
 }
 """Module -> its stages, each a function `prove_<name>`; all others are in model_stages. A module is imported when its
@@ -48,13 +50,15 @@ class Proof:
             environment.hide_bitsandbytes()
         depth = Depth(arguments.depth or Depth.STANDARD)
         precision = Precision(arguments.precision) if arguments.precision else None
-        self._settings = ProofSettings.for_depth(depth, precision, model=arguments.model)
+        # The quick proof trains for fewer steps, still enough to memorize.
+        steps = 50 if depth is Depth.QUICK else 80
+        self._settings = ProofSettings(steps, precision=precision, model=arguments.model)
         names = arguments.stages
         stages = [stage for stage in STAGES if stage.name in names] if names else select_stages(depth)
         self.stages = [(stage.name, stage.needs, float(stage.budget_s)) for stage in stages]
         # The folder's name without its path: reports are shown to others.
         shown = replace(self._settings, model=Path(arguments.model).name)
-        self.inputs = {"depth": depth, **asdict(shown)}
+        self.inputs = {"depth": depth, **standalone.INPUTS, **asdict(shown)}
 
     def describe_environment(self) -> dict[str, str]:
         """Return the versions that the report names."""
@@ -72,12 +76,12 @@ class Proof:
 
     @cached_property
     def _device(self) -> "Device":
+        from devkit.probe.deep import read_cuda
         from devkit.workload import device
 
         make_torch_deterministic()
         chosen = device.choose_device(self._settings.precision)
-        driver = device.read_cuda_driver()
-        self._emit(event="device", device=device.describe_device(chosen, driver))
+        self._emit(event="device", device=device.describe_device(chosen, read_cuda(LocalHost(), deadline_s=CUDA_S)))
         return chosen
 
     @cached_property

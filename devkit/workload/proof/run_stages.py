@@ -25,6 +25,7 @@ from devkit.workload.proof.stages import (
     expect_at_most,
     expect_equal,
 )
+from devkit.workload.proof.standalone import SEED, SENTENCE
 
 OWN_MODEL_STEPS = 8
 OWN_MODEL_SEQUENCE = 128
@@ -64,27 +65,26 @@ def prove_own_model(proof: ProofModels) -> Iterator[StageReading]:
     yield expect_at_most("last_loss", ran.losses[-1], ran.losses[0] * LEARNED_SHARE)
     yield StageReading("tokens_per_s", ran.record["tokens_per_s"])
     yield from _compare_memory(ran)
-    sentence = proof.settings.sentence
-    words = sentence.split()
     generation = GenerateSettings(
         model=model, adapter=ran.output / ADAPTER_FOLDER, raw=True, decoding=DecodingSettings(tokens=32)
     )
     session = GenerationSession(resolve_model(find_generation_files(generation)))
     # The adapter as it was saved, loaded by peft: what was learned is there, and switches off.
-    with_adapter = _compute_sentence_loss(session, sentence)
+    with_adapter = _compute_sentence_loss(session)
     with session.generator.model.disable_adapter():
-        without_adapter = _compute_sentence_loss(session, sentence)
+        without_adapter = _compute_sentence_loss(session)
     yield StageReading("loss_without_adapter", without_adapter)
     yield expect_at_most("loss_with_adapter", with_adapter, without_adapter * LEARNED_SHARE)
+    words = SENTENCE.split()
     (answer,) = session.generate_many([Prompt(" ".join(words[: len(words) // 2]))])
     yield StageReading("generated", answer.text)
     yield StageReading("generated_characters", len(answer.text), "> 0", bool(answer.text))
 
 
-def _compute_sentence_loss(session: GenerationSession, sentence: str) -> float:
+def _compute_sentence_loss(session: GenerationSession) -> float:
     """Compute the mean loss of the sentence in nats a token."""
     model = session.generator.model
-    ids = torch.tensor([session.generator.tokenizer(sentence)["input_ids"]], device=session.generator.device)
+    ids = torch.tensor([session.generator.tokenizer(SENTENCE)["input_ids"]], device=session.generator.device)
     with torch.no_grad():
         logits = model(input_ids=ids).logits[0, :-1].float()
     return float(torch.nn.functional.cross_entropy(logits, ids[0, 1:]))
@@ -94,7 +94,7 @@ def prove_memory_estimate(proof: ProofModels) -> Iterator[StageReading]:
     """Prove that a model of a hundred million parameters trains within the memory that `devkit estimate` says."""
     if proof.device.kind != "cuda":
         raise StageSkipped("memory is counted only on CUDA devices")
-    folder = write_random_llama(proof.folder / "sized", seed=proof.settings.seed)
+    folder = write_random_llama(proof.folder / "sized", seed=SEED)
     settings = FinetuneSettings(model=str(folder), sequence=ESTIMATED_SEQUENCE, batch=4, micro_batch=4, steps=2)
     ran = _finetune(proof, settings, proof.folder / "sized-run")
     yield expect_equal("steps", len(ran.losses), 2)
@@ -105,7 +105,7 @@ def prove_preferences(proof: ProofModels) -> Iterator[StageReading]:
     """Prove that DPO by TRL has a model prefer the chosen answers to prompts that it was not trained on."""
     if find_installed_version("trl") is None:
         raise StageSkipped("TRL is not installed")
-    model = write_random_llama(proof.folder / "policy", seed=proof.settings.seed, hidden=128, layers=2)
+    model = write_random_llama(proof.folder / "policy", seed=SEED, hidden=128, layers=2)
     pairs = [{"prompt": f"{letter}?", "chosen": " yes, please", "rejected": " no, never"} for letter in "abcdefghijkl"]
     data = model.with_suffix(".jsonl")
     data.write_text("".join(json.dumps(each) + "\n" for each in pairs), encoding="utf-8")
@@ -128,7 +128,7 @@ def _finetune(proof: ProofModels, settings: FinetuneSettings, output: Path) -> F
     output.parent.mkdir(exist_ok=True)
     text = output.with_suffix(".jsonl")
     # No token of any model is shorter than a character: each line fills a row.
-    line = " ".join([proof.settings.sentence] * (settings.sequence // 8))
+    line = " ".join([SENTENCE] * (settings.sequence // 8))
     text.write_text((json.dumps({"text": line}) + "\n") * settings.batch * OWN_MODEL_STEPS, encoding="utf-8")
     return _run(proof, replace(settings, data=(str(text),), output=output))
 

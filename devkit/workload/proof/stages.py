@@ -5,7 +5,7 @@ Importable without torch, so that a broken package fails its own stage alone.
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -31,28 +31,20 @@ class Depth(StrEnum):
 
 @dataclass(frozen=True)
 class ProofSettings:
-    """The numbers of one proof. `precision` None means: by the device.
+    """The numbers of one proof beside `standalone.INPUTS`. `precision` None means: by the device.
 
-    `steps` optimizer steps memorize `sentence` with a wide margin; `resume_steps` are run once without a break and once
+    `steps` optimizer steps memorize the sentence with a wide margin; `resume_steps` are run once without a break and once
     interrupted in the middle. `model` is the user's own, "" for none.
     """
 
-    sentence: str = "devkit taught this model one sentence, and here it is: proven."
-    seed: int = 20250601
-    rank: int = 16
-    alpha: int = 32
     steps: int = 80
-    learning_rate: float = 3e-3
     resume_steps: int = 40
-    resume_dropout: float = 0.05
     precision: Precision | None = None
     model: str = ""
 
-    @classmethod
-    def for_depth(cls, depth: Depth, precision: Precision | None = None, *, model: str = "") -> "ProofSettings":
-        """Return the settings of a depth. The quick proof trains for fewer steps, still enough to memorize."""
-        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model)
 
+CUDA_S = 20.0
+"""The most that libcuda may take to answer."""
 
 ReadingValue = str | int | float | bool
 
@@ -92,18 +84,9 @@ class StageResult:
     series: dict[str, list[float]] = field(default_factory=dict)
     budget_s: float = 0.0
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the result as in devkit.verify/1. Numbers that JSON cannot hold become text."""
-
-        document = asdict(self)
-        document["measured"] = {name: standalone.to_json(value) for name, value in self.measured.items()}
-        document["series"] = {name: [*map(standalone.to_json, values)] for name, values in self.series.items()}
-        document["ms"], document["budget_s"] = round(self.ms, 1), float(self.budget_s)
-        return document
-
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "StageResult":
-        """Read back what `to_document` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        """Read back a result of devkit.verify/1. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(
             name=str(document["name"]),
             status=StageStatus(document["status"]),
@@ -148,7 +131,7 @@ _BY_MACHINE: dict[str, Any] = {"is_reported_when_skipped": False}
 
 STAGES = (
     StageSpec("torch", depth=Depth.QUICK, budget_s=5),
-    StageSpec("torch-build", needs=("torch",), depth=Depth.QUICK, budget_s=0.5),
+    StageSpec("torch-build", needs=("torch",), depth=Depth.QUICK),
     StageSpec("bitsandbytes", needs=("torch",), depth=Depth.QUICK),
     StageSpec("libraries", needs=("torch",), depth=Depth.QUICK, budget_s=4),
     StageSpec("device", needs=("torch",), depth=Depth.QUICK, budget_s=1),

@@ -61,6 +61,10 @@ GPU kernels may take fp32 numbers through TF32, which keeps 11 bits.
 MEMORY_BYTES = 64 * 2**20
 DEVICE_FOLDER = Path("/dev")
 IDS = [BOS, *SENTENCE.encode(), EOS]
+TOKENS = len(IDS) + 8
+"""Generated at most: a few beyond the sentence, so that generation which does not stop is noticed."""
+INPUTS = {"sentence": SENTENCE, "seed": SEED, "rank": RANK, "alpha": ALPHA, "learning_rate": LEARNING_RATE}
+"""The numbers that all proofs share."""
 
 REQUIRED_LIBRARIES = ("transformers", "peft", "accelerate")
 
@@ -96,10 +100,9 @@ class Proof:
 
     def __init__(self, arguments: argparse.Namespace, folder: Path, emit: Callable[..., None]) -> None:
         self.folder, self.emit = folder, emit
-        self.inputs = {"depth": arguments.depth, "sentence": SENTENCE, "seed": SEED, "steps": STEPS}
+        self.inputs = {"depth": arguments.depth, **INPUTS, "steps": STEPS}
         chosen = arguments.stages or [name for name, _, _ in STAGES]
         self.stages = [(name, needs, 0.0) for name, _, needs in STAGES if name in chosen]
-        self.tuned: Any = None
 
     def describe_environment(self) -> dict[str, str]:
         """Return the versions that the report names."""
@@ -140,6 +143,11 @@ class Proof:
         """The data type of the base model."""
         return self.placement[1]
 
+    @cached_property
+    def models(self) -> Models:
+        """The models that stages share."""
+        return Models(self.folder, *self.placement)
+
     def prove_torch(self) -> Iterator[Reading]:
         """Import torch."""
         return import_torch()
@@ -148,8 +156,7 @@ class Proof:
         """Prove that torch sees the GPU that this machine has."""
         yield from read_torch_build()
         sees = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        nodes = [node for node in DEVICE_FOLDER.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)]
-        if nodes or (DEVICE_FOLDER / "dxg").exists():
+        if has_gpu_node():
             yield Reading("gpus_seen_by_torch", sees, "> 0", sees > 0)
 
     def prove_device(self) -> Iterator[Reading]:
@@ -191,7 +198,7 @@ class Proof:
                 return decode([BOS, *network(places)[:-1].argmax(-1).tolist()])
 
         untrained = read()
-        losses = train(lambda ids: network(places[: ids.shape[1]])[None], build_optimizer([*network.parameters()]))
+        losses = train(lambda ids: network(places[: ids.shape[1]])[None], build_optimizer(network))
         yield from read_memorization(losses, read(), untrained)
 
     def prove_libraries(self) -> Iterator[Reading]:
@@ -209,28 +216,143 @@ class Proof:
     def prove_lora_memorizes(self) -> Iterator[Reading]:
         """Prove that peft's LoRA memorizes the sentence, which the base model does not say."""
         require("peft")
-        peft = importlib.import_module("peft")
-        base = make_llama(self.device, self.dtype)
-        untrained = decode(generate(base))
-        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-        config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, task_type="CAUSAL_LM")
-        self.tuned = peft.get_peft_model(base, config)
-        weights = [weight for weight in self.tuned.parameters() if weight.requires_grad]
-        losses = train(lambda ids: self.tuned(input_ids=ids).logits, build_optimizer(weights))
-        yield from read_memorization(losses, decode(generate(self.tuned)), untrained)
+        return prove_lora_memorizes(self.models)
 
     def prove_adapter_reload(self) -> Iterator[Reading]:
         """Prove that peft's adapter, saved and loaded onto a fresh base, gives the same logits, and the sentence."""
-        folder = self.folder / "adapter"
-        self.tuned.save_pretrained(str(folder))
-        loaded = importlib.import_module("peft").PeftModel.from_pretrained(
-            make_llama(self.device, self.dtype), str(folder)
+        return prove_adapter_reload(self.models)
+
+
+class Tuned(NamedTuple):
+    """A base with a trained adapter, and the base's answers from before training. `base_logits` is [tokens, vocabulary].
+
+    `changed_tensors` names the frozen tensors that training changed, compared before the first pass in evaluation mode.
+    """
+
+    model: Any
+    losses: list[float]
+    base_logits: Any
+    base_text: str
+    frozen_tensors: int
+    changed_tensors: list[str]
+
+
+class Models:
+    """The models of a proof, random Llamas made on the spot, and LoRA runs on them. What stages share is made on first use.
+
+    `folder` is scratch space that the caller removes.
+    """
+
+    def __init__(self, folder: Path, device: Any, dtype: Any, steps: int | None = None) -> None:  # noqa: ANN401 - of torch
+        self.folder, self.torch_device, self.dtype = folder, device, dtype
+        self.steps = STEPS if steps is None else steps
+
+    @cached_property
+    def peft(self) -> Any:  # noqa: ANN401 - a module
+        """The package."""
+        return importlib.import_module("peft")
+
+    def build_base(self) -> Any:  # noqa: ANN401 - of transformers
+        """Build a fresh base model, equal each time. The backward pass of eager attention is deterministic everywhere."""
+        return make_llama(self.torch_device, self.dtype, attn_implementation="eager")
+
+    def attach_lora(self, base: Any, dropout: float = 0.0) -> Any:  # noqa: ANN401 - of peft
+        """Attach a new adapter, in fp32, to every linear layer but the output head. Changes `base` in place."""
+        importlib.import_module("torch").manual_seed(SEED + 1)
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        config = self.peft.LoraConfig(
+            r=RANK, lora_alpha=ALPHA, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
         )
-        ids = torch.tensor([IDS], device=self.device)
-        with torch.no_grad():
-            gap = (loaded(input_ids=ids).logits.float() - self.tuned(input_ids=ids).logits.float()).abs().max()
-        yield expect_at_most("largest_difference", float(gap), 0.0)
-        yield expect("generated", decode(generate(loaded)), SENTENCE)
+        return self.peft.get_peft_model(base, config)
+
+    def build_optimizer(self, model: Any) -> Any:  # noqa: ANN401 - of torch
+        """Build AdamW over the trainable parameters."""
+        return build_optimizer(model)
+
+    def train(self, model: Any, optimizer: Any, steps: int) -> list[float]:  # noqa: ANN401 - of torch
+        """Train on the sentence. Returns the loss before each step."""
+        model.train()
+        # Gradients of a tiny model would underflow in fp16.
+        scale = 1024.0 if str(self.dtype) == "torch.float16" else 1.0
+        return train(lambda ids: model(input_ids=ids).logits, optimizer, steps=steps, scale=scale)
+
+    def tune(self, model: Any, untouched: Any) -> Tuned:  # noqa: ANN401 - of peft
+        """Train the adapter of `model`, whose base answers as `untouched` does."""
+        base_logits, base_text = compute_logits(untouched), generate_text(untouched)
+        before = {name: tensor.detach().clone() for name, tensor in list_frozen_tensors(model)}
+        losses = self.train(model, self.build_optimizer(model), self.steps)
+        after = dict(list_frozen_tensors(model))
+        changed = [
+            name for name, tensor in before.items() if name not in after or not bool((tensor == after[name]).all())
+        ]
+        return Tuned(model, losses, base_logits, base_text, len(before), changed)
+
+    @cached_property
+    def tuned(self) -> Tuned:
+        """LoRA on the plain base, trained."""
+        return self.tune(self.attach_lora(self.build_base()), self.build_base())
+
+    @cached_property
+    def adapter_folder(self) -> Path:
+        """The trained adapter on disk."""
+        folder = self.folder / "adapter"
+        self.tuned.model.save_pretrained(str(folder), save_embedding_layers=False)
+        return folder
+
+    def reload_adapter(self) -> Any:  # noqa: ANN401 - of peft
+        """Load the saved adapter onto a fresh base."""
+        return self.peft.PeftModel.from_pretrained(self.build_base(), str(self.adapter_folder))
+
+
+def list_trainable(model: Any) -> list[Any]:  # noqa: ANN401 - of torch
+    """List the parameters that training may change, in the model's order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def list_frozen_tensors(model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - of torch
+    """Yield name and tensor of all that training must not change: all but the adapter's, buffers included.
+
+    By name and not by `requires_grad`, so that a weight which was left trainable by mistake is among them.
+    """
+    for name, parameter in model.named_parameters():
+        if ".lora_" not in name:
+            yield name, parameter.data
+    yield from model.named_buffers()
+
+
+def compute_logits(model: Any) -> Any:  # noqa: ANN401 - of torch
+    """Compute the logits over the sentence in evaluation mode, on the CPU in fp32. Shape: [tokens, vocabulary]."""
+    torch = importlib.import_module("torch")
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([IDS], device=next(model.parameters()).device)).logits[0]
+    model.train(was_training)
+    return logits.float().cpu()
+
+
+def compute_difference(left: Any, right: Any) -> float:  # noqa: ANN401 - tensors
+    """Return the largest absolute difference; NaN if either side holds one."""
+    return float((left - right).abs().max())
+
+
+def prove_lora_memorizes(models: Models) -> Iterator[Reading]:
+    """Prove that the tuned model says the sentence exactly; the base model does not, so it was learned here."""
+    return read_memorization(models.tuned.losses, generate_text(models.tuned.model), models.tuned.base_text)
+
+
+def prove_adapter_reload(models: Models) -> Iterator[Reading]:
+    """Prove that the adapter, saved and loaded onto a fresh base, gives bitwise the same logits, and the sentence."""
+    reloaded = models.reload_adapter()
+    yield Reading("adapter_bytes", sum(each.stat().st_size for each in models.adapter_folder.iterdir()))
+    difference = compute_difference(compute_logits(reloaded), compute_logits(models.tuned.model))
+    yield expect_at_most("largest_difference", difference, 0.0)
+    yield expect("generated", generate_text(reloaded), SENTENCE)
+
+
+def has_gpu_node() -> bool:
+    """Return whether there is the device node of an NVIDIA GPU or of WSL 2."""
+    return any(re.fullmatch(r"nvidia\d+|dxg", node.name) for node in DEVICE_FOLDER.glob("*"))
 
 
 def import_torch() -> Iterator[Reading]:
@@ -285,8 +407,8 @@ def attend(left: Any, right: Any) -> Any:  # noqa: ANN401 - tensors
     return attention(query, key, query, is_causal=True)
 
 
-def make_llama(device: Any, dtype: Any, *, seed: int = SEED, **options: Any) -> Any:  # noqa: ANN401 - of torch
-    """Make a frozen random Llama, equal for equal seeds on every device, since it is sampled on the CPU in fp32."""
+def make_llama(device: Any, dtype: Any, **options: Any) -> Any:  # noqa: ANN401 - of torch
+    """Make a frozen random Llama, equal on every device, since it is sampled on the CPU in fp32."""
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
@@ -302,7 +424,7 @@ def make_llama(device: Any, dtype: Any, *, seed: int = SEED, **options: Any) -> 
         tie_word_embeddings=False,
         **options,
     )
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         model.lm_head.weight.mul_(HEAD_SCALE)
@@ -315,10 +437,10 @@ def require(name: str) -> None:
         raise Skipped(f"the project's environment has no {name}")
 
 
-def build_optimizer(weights: list[Any], learning_rate: float | None = None) -> Any:  # noqa: ANN401 - of torch
-    """Build AdamW over `weights`."""
+def build_optimizer(model: Any) -> Any:  # noqa: ANN401 - of torch
+    """Build AdamW over the trainable parameters."""
     optimizers = importlib.import_module("torch").optim
-    return optimizers.AdamW(weights, lr=LEARNING_RATE if learning_rate is None else learning_rate, weight_decay=0.0)
+    return optimizers.AdamW(list_trainable(model), lr=LEARNING_RATE, weight_decay=0.0)
 
 
 def train(
@@ -326,13 +448,12 @@ def train(
     optimizer: Any,  # noqa: ANN401 - of torch
     *,
     steps: int | None = None,
-    ids: Sequence[int] = IDS,
     scale: float = 1.0,
 ) -> list[float]:
     """Train the weights of `optimizer` on the sentence, with the loss times `scale`. Returns the loss before each step."""
     torch = importlib.import_module("torch")
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    batch = torch.tensor([ids], device=weights[0].device)
+    batch = torch.tensor([IDS], device=weights[0].device)
     losses = []
     for _ in range(STEPS if steps is None else steps):
         optimizer.zero_grad(set_to_none=True)
@@ -346,7 +467,7 @@ def train(
     return losses
 
 
-def generate(model: Any, tokens: int = len(IDS) + 8, **options: Any) -> list[int]:  # noqa: ANN401 - of transformers
+def generate(model: Any, tokens: int = TOKENS, **options: Any) -> list[int]:  # noqa: ANN401 - of transformers
     """Generate greedily from only BOS, in evaluation mode, at most `tokens` tokens. Returns BOS and the answer."""
     torch = importlib.import_module("torch")
     prompt = torch.tensor([[BOS]], device=next(model.parameters()).device)
@@ -359,17 +480,20 @@ def generate(model: Any, tokens: int = len(IDS) + 8, **options: Any) -> list[int
     return ids
 
 
-def read_memorization(
-    losses: list[float], generated: str, untrained: str, sentence: str = SENTENCE
-) -> Iterator[Reading]:
+def generate_text(model: Any) -> str:  # noqa: ANN401 - of transformers
+    """Generate greedily from BOS, with enough tokens for the whole sentence."""
+    return decode(generate(model))
+
+
+def read_memorization(losses: list[float], generated: str, untrained: str) -> Iterator[Reading]:
     """Read that the sentence was learned, which the base does not say. A falling loss alone would not show that."""
     first, last = (losses[0], losses[-1]) if losses else (math.nan, math.nan)
     yield Reading("steps", len(losses))
     yield Reading("losses", tuple(losses))
     yield Reading("first_loss", first)
     yield expect_at_most("last_loss", last, MEMORIZED_LOSS)
-    yield expect("generated", generated, sentence)
-    yield expect("base_says_it_too", untrained == sentence, False)
+    yield expect("generated", generated, SENTENCE)
+    yield expect("base_says_it_too", untrained == SENTENCE, False)
 
 
 def decode(ids: list[int]) -> str:

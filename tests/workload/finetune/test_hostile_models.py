@@ -15,7 +15,8 @@ from devkit.workload.finetune import model as adapters
 from devkit.workload.finetune.files import MAX_HEADER_BYTES, BaseReference, SavedAdapter, inspect_adapter, inspect_model
 from devkit.workload.finetune.model import BaseQuantization, LoadSettings, build_meta_model, load_base, load_tokenizer
 from devkit.workload.finetune.records import RecordReader
-from devkit.workload.generation.decoding import encode_chat
+from devkit.workload.generation.decoding import encode_prompt
+from devkit.workload.generation.settings import Prompt
 from tests.workload.small_models import CHATML, save_model
 
 DEEP = "[" * 100_000
@@ -74,10 +75,10 @@ def test_code_beside_a_model_is_not_run(folder):
     ("template", "says"),
     [
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "takes longer than"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "rejects this chat"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "rejects these messages"),
         ("{{ 9 ** (10 ** 9) }}", "takes longer than"),
-        ("{% include '/etc/passwd' %}", "rejects this chat"),
-        ("{{ messages.clear() }}", "rejects this chat"),
+        ("{% include '/etc/passwd' %}", "rejects these messages"),
+        ("{{ messages.clear() }}", "rejects these messages"),
         ("{{ 'a' * 10 ** 9 }}", "more memory than a chat"),
     ],
     ids=["loops in loops", "a way out of the sandbox", "a number", "a file", "a change of the chat", "a gigabyte"],
@@ -86,7 +87,7 @@ def test_a_chat_template_is_bounded(folder, monkeypatch, template, says):
     monkeypatch.setattr(dataset, "TIMEOUT_S", 0.2)
     (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(DevkitError, match=says):
-        encode_chat(CHAT, load_tokenizer(folder))
+        encode_prompt(Prompt(messages=tuple(CHAT)), load_tokenizer(folder), raw=False)
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/hostname", "a/../../model.safetensors"])

@@ -15,7 +15,8 @@ pytest.importorskip("torch", reason="the workload extra is not installed")
 pytest.importorskip("transformers", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.workload.finetune.dataset import require_context_length, require_vocabulary_size, tokenize_records
+from devkit.workload.finetune.dataset import limit_to_context_length, require_vocabulary_size, tokenize_records
+from devkit.workload.finetune.settings import FinetuneSettings
 
 
 @pytest.mark.parametrize(
@@ -153,11 +154,11 @@ def config(**fields):
 
 
 def test_rows_longer_than_the_model_are_refused_with_its_length():
-    require_context_length(64, config(max_position_embeddings=64))
+    limit_to_context_length(FinetuneSettings(sequence=64), config(max_position_embeddings=64))
     with pytest.raises(
         DevkitError, match="rows of 65 tokens are longer than this model's context length of 64"
     ) as caught:
-        require_context_length(65, config(max_position_embeddings=64))
+        limit_to_context_length(FinetuneSettings(sequence=65), config(max_position_embeddings=64))
     assert caught.value.hint == "Give --max-length 64 or less."
 
 

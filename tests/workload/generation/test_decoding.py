@@ -194,24 +194,14 @@ def test_a_prompt_that_nearly_fills_the_context_shortens_its_own_answer_alone(ge
         pytest.param(RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory"), id="a CPU"),
     ],
 )
-def test_a_batch_that_runs_out_of_memory_is_halved(generator, prompts, truth, monkeypatch, out_of_memory):
+def test_a_batch_that_runs_out_of_memory_is_said_with_a_way_out(generator, prompts, monkeypatch, out_of_memory):
     # A stand-in: a CPU has no memory limit of its own that torch could tell of.
-    tried = []
-    generate_batch = decoding.generate_batch
-
-    def answers_of_two_at_most(generator, prompts, *args, **more):
-        tried.append(len(prompts))
-        if len(prompts) > 2:
-            raise out_of_memory
-        return generate_batch(generator, prompts, *args, **more)
-
-    monkeypatch.setattr(decoding, "generate_batch", answers_of_two_at_most)
-    found = generate_in_order(generator, prompts, replace(GREEDY, batch=5))
-    assert [each.ids for each in found] == truth
-    assert tried == [5, 2, 2, 1]
     monkeypatch.setattr(decoding, "generate_batch", lambda *_, **__: (_ for _ in ()).throw(out_of_memory))
-    with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
+    with pytest.raises(DevkitError, match="memory ran out with 5 prompts at once") as caught:
         list(generate_in_order(generator, prompts, GREEDY))
+    assert caught.value.hint.startswith("Reduce --batch")
+    with pytest.raises(DevkitError, match="memory ran out with 1 prompt at once"):
+        list(generate_in_order(generator, prompts, replace(GREEDY, batch=1)))
 
 
 @pytest.mark.parametrize("stops", [(), ("never said",), (1,)], ids=["none", "not said", "said"])
