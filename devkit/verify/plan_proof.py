@@ -107,8 +107,7 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
     with tempfile.TemporaryDirectory(prefix="devkit-prove-", ignore_cleanup_errors=True) as name:
         trial = Environment(Path(name), uv, find_uv_cache(uv), time.monotonic() + DEADLINE_S, progress, plan.as_of)
         aside = {each.partition("=")[0] for each in plan.overrides}
-        own = (each for each in dependencies.needs if each.specifier and not each.url and each.name not in aside)
-        trial.limits = [f"{each.name}{each.specifier}{f'; {each.marker}' if each.marker else ''}" for each in own]
+        trial.needs = [each for each in dependencies.needs if each.name not in aside]
         (trial.folder / "home").mkdir()
         try:
             _copy(root, trial.project)

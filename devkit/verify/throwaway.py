@@ -5,14 +5,14 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import TORCH_FAMILY, Resolved
+from devkit.facts.dependencies import TORCH_FAMILY, PackageRequirement, Resolved
 from devkit.probe.uv_resolver import UNBUILT, UNREACHABLE, build_uv_environment
 from devkit.solver.plan import Plan
 from devkit.text import join_words
@@ -32,6 +32,9 @@ _QUIET = {
     "WANDB_MODE": "disabled",
 }
 """A program that is only to print its help asks no server and draws no window."""
+_ABSENT = re.compile(
+    r"(?P<name>[\w.-]+)(?:==\S+ (?:and you require|cannot be used)| was not found in the package registry)"
+)
 _FILE = re.compile(r"site-packages[/\\]([A-Za-z_]\w*)")
 _QUOTED = re.compile(r"'([A-Za-z_]\w*)[\w.]*'")
 
@@ -41,7 +44,7 @@ class Environment:
     """A throw-away environment in `folder`, and the copy of the project. `as_of` is the day of the plan, "" for today.
 
     `held` are the packages of the plan with their versions, but for `left_out`, which need a GPU's compiler, and `unbuilt`.
-    `limits` are the project's own requirements.
+    `needs` are the project's own requirements.
     """
 
     folder: Path
@@ -53,7 +56,7 @@ class Environment:
     held: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     unbuilt: list[str] = field(default_factory=list)
-    limits: list[str] = field(default_factory=list)
+    needs: Iterable[PackageRequirement] = ()
 
     @property
     def project(self) -> Path:
@@ -108,15 +111,21 @@ class Environment:
                 done = self._install("--no-deps", *family)
             if done.code != 0:
                 return f"the CPU build of {join_words(family)} cannot be installed: {_shorten(done)}"
+        sources = {each.name: f" @ {each.url}" for each in self.needs if each.url}
         for _ in range(MAX_UNBUILT):
-            others = [f"{name}=={version}" for name, version in self.held.items() if name not in TORCH_FAMILY]
-            self.progress(f"{len(others)} packages …")
+            wanted = [name for name in self.held if name not in TORCH_FAMILY]
+            self.progress(f"{len(wanted)} packages …")
+            others = [f"{name}{sources.get(name, f'=={self.held[name]}')}" for name in wanted]
             done = self._install("--no-deps", *others) if others else done
-            failed = UNBUILT.search("\n".join(done.log))
+            said = " ".join(" ".join(done.log).split())
+            failed = UNBUILT.search(said) or _ABSENT.search(said)
             name = canonicalize_name(failed["name"]) if failed else ""
             if done.code == 0 or name not in self.held:
                 break
-            self.unbuilt.append(f"{name} {self.held.pop(name)} does not build")
+            why = (
+                "does not build" if failed and failed.re is UNBUILT else f"is not on the index for Python {plan.python}"
+            )
+            self.unbuilt.append(f"{name} {self.held.pop(name)} {why}")
         if done.code == 0 and self.left_out:
             self._stand_in()
         return "" if done.code == 0 else f"the packages cannot be installed: {_shorten(done)}"
@@ -142,7 +151,8 @@ class Environment:
             return {}
         before = self.list_installed()
         held = [f"{each}=={version}" for each, version in before.items() if each in self.held and each != name]
-        (self.folder / "held.txt").write_text("\n".join((*held, *self.limits)), encoding="utf-8")
+        own = [replace(each, url="", extras=()).text for each in self.needs if each.specifier and not each.url]
+        (self.folder / "held.txt").write_text("\n".join((*held, *own)), encoding="utf-8")
         until = [f"--exclude-newer={self.as_of}T23:59:59Z"] if self.as_of else []
         if self._install("--constraints=held.txt", *until, requirement).code != 0:
             return {}

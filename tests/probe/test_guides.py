@@ -91,6 +91,7 @@ optional-dependencies = {cuda = ["cuequivariance"], all = ["torch==2.6.0"], dev 
         "the first command": ('cd x\npip install -e ".[all]"\npip install -e ".[cuda]"\n', ("all",)),
         "several, and one that is not there": ("pip install 'numpy>=1' ./[cuda,dev,gone]\n", ("cuda", "dev")),
         "uv": ("uv sync --extra cuda --extra=dev\n", ("cuda", "dev")),
+        "uv, a synopsis": ("    uv sync [--extra cuda] [--extra dev]\n", ()),
         "uv, every extra": ("uv sync --all-extras --index https://a.example\n", ("cuda", "all", "dev")),
         "without extras first": ("pip install -e .\npip install -e .[cuda]\n", ()),
         "another purpose": ("## Development\npip install -e .[dev]\n", ()),

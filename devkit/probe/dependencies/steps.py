@@ -42,6 +42,8 @@ _BELOW_HEADINGS = 7
 """The depth of a caption."""
 _TAG = re.compile(r"</?(?:code|pre|kbd|t[dhr]|table|[uo]l|li|p|br|[abi]|em|strong|span|div|details)\b[^<>\n]{0,200}>")
 _WINDOWS_PATH = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
+_OPTIONAL = re.compile(r"(?<= )\[-[^\[\]\n]*\]")
+"""What a synopsis such as `uv sync [--extra train]` leaves to the reader."""
 
 # Those for whom a part is not.
 _PLATFORM = r"windows|mac ?os(?: ?x)?|osx|apple|cpu|tpu|rocm|amd|npu"
@@ -277,6 +279,7 @@ TOOLS = frozenset(("python", "pip", "setuptools", "wheel", "uv", "virtualenv", "
 def _find_commands(text: str, *, is_code: bool) -> Iterator[tuple[int, int, ShellCommand]]:
     """Find the commands in a line of code, or in the words and the inline code of another one, with start and end."""
     whole = _WINDOWS_PATH.sub("/", text if is_code else _TAG.sub(lambda each: ";" + " " * (len(each[0]) - 1), text))
+    whole = _OPTIONAL.sub(lambda each: " " * len(each[0]), whole)
     whole = re.sub(r"\bmim(?= +install\b)", "pip", whole)  # OpenMMLab's installer hands pip what it installs
     begin = 0
     for piece in whole.split("`"):
