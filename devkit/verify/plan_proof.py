@@ -71,11 +71,12 @@ class PlanProof:
             return f"not proved: {self.reason}"
         notes = [f"left out: {join_words(self.left_out)}"] if self.left_out else []
         notes += [f"added: {join_words(self.added)}"] if self.added else []
-        tried = dict(self.tried)
+        # torch's build for the CPU, 2.15.0+cpu, stands for the planned one.
+        tried = {name: version.partition("+")[0] for name, version in self.tried}
         others = [
             f"{name} {version} (tried: {tried[name]})"
             for name, version in planned
-            if tried.get(name, version) != version
+            if tried.get(name, version) != version.partition("+")[0]
         ]
         notes += [f"planned, but not tried: {join_some(others)}"] if others else []
         if self.failures:
