@@ -112,27 +112,40 @@ def varlen_attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
         )
         return computed
-    if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16) or dropout:
-        lengths = cu_seq_lens_q.diff().tolist()
-        return _attend_text_by_text(query, key, value, lengths, dropout, scaling, sliding_window), None
+    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and not dropout:
+        longest = max_length_q or int(cu_seq_lens_q.diff().max())
+        return _attend_by_kernel(query, key, value, cu_seq_lens_q, longest, scaling, sliding_window), None
+    lengths = cu_seq_lens_q.diff().tolist()
+    return _attend_text_by_text(query, key, value, lengths, dropout, scaling, sliding_window), None
+
+
+def _attend_by_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    longest: int,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    longest = max_length_q or int(cu_seq_lens_q.diff().max())
-    attended = varlen_attn(
+    # A window of n tokens includes the token itself; the kernel counts those to its left.
+    left = -1 if window is None else window - 1
+    computed = varlen_attn(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
-        cu_seq_lens_q,
-        cu_seq_lens_q,
+        cu_seqlens,
+        cu_seqlens,
         longest,
         longest,
         scale=scaling,
-        # A window of n tokens includes the token itself; the kernel counts those to its left.
-        window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
+        window_size=(left, 0),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(attended, torch.Tensor)  # noqa: S101 - it is a pair only if its statistics are wanted
-    return attended.unsqueeze(0), None
+    assert isinstance(computed, torch.Tensor)  # noqa: S101 - it is a pair only if its statistics are wanted
+    return computed.unsqueeze(0)
 
 
 def _attend_text_by_text(

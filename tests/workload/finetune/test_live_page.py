@@ -50,8 +50,12 @@ def test_a_loss_that_is_no_number_is_left_out(write):
     assert "steps 1 to 1<" in write(step(1), step(2, "nan")).partition("</figure>")[0]
 
 
-def test_a_long_run_has_no_more_points_than_can_be_seen(write):
-    page = write(*(step(number) for number in range(1, 20 * MAX_POINTS)))
+def test_a_long_run_has_no_more_points_than_can_be_seen(write, tmp_path):
+    (tmp_path / METRICS_FILE).write_text(
+        "".join(f"{json.dumps(step(number))}\n" for number in range(1, 20 * MAX_POINTS))
+    )
+    page = write(step(20 * MAX_POINTS))
+    assert "points=" in page
     for points in re.findall(r'points="(.+?)"', page):
         assert MAX_POINTS / 2 < len(points.split()) <= MAX_POINTS + 1
 
