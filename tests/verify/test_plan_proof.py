@@ -64,6 +64,9 @@ def test_imports_are_followed_through_the_project_and_not_below_try(tmp_path):
     (tmp_path / "own/data").mkdir()
     (tmp_path / "own/data/seed.py").write_text("import model\n")
     assert list_reached_imports(tmp_path, ["own/data/seed.py"])[-1] == ("torch.nn", "own/model.py", 2)
+    (tmp_path / "own2.2").mkdir()
+    (tmp_path / "own2.2/run.py").write_text("from . import model\nimport scipy\n")
+    assert list_reached_imports(tmp_path, ["own2.2/run.py"]) == (("scipy", "own2.2/run.py", 2),)
 
 
 def test_a_folder_without_init_is_a_package_of_the_project(tmp_path):

@@ -161,11 +161,16 @@ def list_imports(text: str, *, is_top_only: bool, with_tried: bool = False) -> I
 
 
 def list_dotted_imports(text: str, package: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """List what a file of `package` imports at once, by full names with their lines; of `from a import b` it is a.b."""
+    """List what a file of `package` imports at once, by full names with their lines; of `from a import b` it is a.b.
+
+    What is relative to a folder whose name no import can have, such as Wan2.2, is of the project and has no full name.
+    """
     for node in _list_nodes(text, is_top_only=True):
         base = ""
         if isinstance(node, ast.ImportFrom):
             above = package[: len(package) + 1 - node.level] if node.level else ()
+            if not all(each.isidentifier() for each in above):
+                continue
             base = ".".join((*above, *([node.module] if node.module else []), ""))
         yield from ((f"{base}{alias.name}", node.lineno) for alias in node.names)
 
