@@ -46,6 +46,8 @@ SAME_TIME = timedelta(days=45)
 MAX_COPIED_BYTES = 16 << 20
 """Larger files of a project are its data, which no import reads."""
 _NOT_COPIED = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__", ".devcontainer", "wandb", "outputs"))
+_LACKS_GPU = frozenset(("CON001", "DRV001", "DRV014", "PYT001", "PYT006"))
+"""Of what a program says where no GPU is visible, or torch's build is the one for the CPU, as here."""
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -55,7 +57,7 @@ class PlanProof:
 
     `failures` are what went wrong, each with its file and line; `added` are requirements that repaired others; `left_out`
     are packages that were not installed. `command` is the program that ran, "" where only imports were tried. `tried` are
-    the versions of all packages that were installed.
+    the versions of all packages that were installed, and `stops` the places that only a GPU lets a program pass.
     """
 
     reason: str = ""
@@ -64,6 +66,7 @@ class PlanProof:
     added: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     tried: tuple[tuple[str, str], ...] = ()
+    stops: tuple[str, ...] = ()
 
     def describe(self, planned: Iterable[tuple[str, str]]) -> str:
         """Describe it in one line, the first of the output. `planned` are the packages of the plan that is written."""
@@ -81,6 +84,8 @@ class PlanProof:
         notes += [f"planned, but not tried: {join_some(others)}"] if others else []
         if self.failures:
             says = ("not proved: it was tried", *self.failures)
+        elif self.stops:
+            says = (f"not proved: it runs without a failure up to {join_words(self.stops)}, which needs a GPU",)
         elif not self.command:
             says = (
                 "not proved: the guide's first program prints no help, so devkit did not run it; its imports are installed",
@@ -124,22 +129,31 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
         reached = list_reached_imports(trial.project, programs)
         repair = _Repair(trial, lambda: [*_try_imports(trial, reached), *(_try_command(trial, words) if words else ())])
         failures = repair.run(plan.as_of or read_last_change(root), plan.python)
-        says = tuple(dict.fromkeys((*trial.unbuilt, *(each.text for each in failures))))
-        shown = shlex.join(("python", *words)) if words else ""
-        added, left_out = tuple(repair.kept), tuple(trial.left_out)
-        return PlanProof("", shown, says, added, left_out, tuple(trial.list_installed().items()))
+        says = (*trial.unbuilt, *(each.text for each in failures if not each.needs_gpu))
+        return PlanProof(
+            "",
+            shlex.join(("python", *words)) if words else "",
+            tuple(dict.fromkeys(says)),
+            tuple(repair.kept),
+            tuple(trial.left_out),
+            tuple(trial.list_installed().items()),
+            tuple(dict.fromkeys(each.origin for each in failures if each.needs_gpu)),
+        )
 
 
 @dataclass(frozen=True)
 class _Failure:
     """A failure as it is shown, and as the program says it, from the traceback on.
 
-    `missing` is a top module that no package has, "" for another failure.
+    `origin` is its file and line. `missing` is a top module that no package has, "" for another failure; what a machine with
+    a GPU would not say `needs_gpu`.
     """
 
     text: str
     said: str
+    origin: str = ""
     missing: str = ""
+    needs_gpu: bool = False
 
     @property
     def error(self) -> str:
@@ -163,7 +177,7 @@ class _Repair:
         failures = best = self._run()
         tried: dict[str, str] = {}
         for _ in range(MAX_REPAIRS):
-            for each in failures:
+            for each in (one for one in failures if not one.needs_gpu):
                 waiting = self._waiting.setdefault(each.error, [*dict.fromkeys(self._list_repairs(each, day, python))])
                 while waiting and each.error not in tried.values():
                     requirement = waiting.pop(0)
@@ -354,11 +368,12 @@ def _judge(trial: Environment, said: str, what: str, origin: str) -> _Failure:
         top = found[1].partition(".")[0]
         if package := trial.map_modules().get(top):
             has = f"{package} {trial.list_installed().get(package, '')} does not have"
-            return _Failure(f"{origin} needs {found[1]}, which {has}", said)
-        return _Failure(f"{origin} needs {top}, which is not installed", said, top)
+            return _Failure(f"{origin} needs {found[1]}, which {has}", said, origin)
+        return _Failure(f"{origin} needs {top}, which is not installed", said, origin, top)
     matches = find_known_errors(error, is_ours=True)
     cause = f" ({matches[0].code or 'known'}: {matches[0].cause})" if matches else ""
-    return _Failure(f"{what} ({origin}): {' '.join(error.split())[:240]}{cause}", said)
+    needs_gpu = bool(matches) and matches[0].code in _LACKS_GPU
+    return _Failure(f"{what} ({origin}): {' '.join(error.split())[:240]}{cause}", said, origin, needs_gpu=needs_gpu)
 
 
 def _list_requirements(command: str) -> Iterator[str]:

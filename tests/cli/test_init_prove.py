@@ -123,6 +123,11 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
         ("import broken", "broken (run.py:6): ImportError: cannot import name 'gone' from 'engine'", []),
         ("import helpers", "helpers.py:1 needs nowhere_found, which is not installed", []),
         ("open('config.yaml')", "(run.py:6): FileNotFoundError:", []),
+        (
+            "raise AssertionError('Torch not compiled with CUDA enabled')",
+            "not proved: it runs without a failure up to run.py:6, which needs a GPU",
+            [],
+        ),
         ("try:\n    import nowhere_found\nexcept ImportError:\n    pass", "proved: imports and first command run", []),
     ],
     ids=[
@@ -132,6 +137,7 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
         "a package that does not import",
         "reached",
         "run",
+        "a GPU is needed",
         "guarded",
     ],
 )
@@ -139,7 +145,10 @@ def test_what_fails_is_repaired_or_named_with_its_line(project, program, said, p
     (project / "helpers.py").write_text("import nowhere_found\n")
     first = prove(project, "--prove", program=program)[0]
     assert said in first
-    assert first.startswith("proved" if said.startswith("proved") else "not proved: it was tried; ")
+    begins = (
+        "proved" if said.startswith("proved") else "not proved: it r" if "GPU" in said else "not proved: it was tried; "
+    )
+    assert first.startswith(begins)
     assert tomllib.loads((project / "devkit.toml").read_text()).get("project", {}).get("packages", []) == packages
     if packages:
         assert "einops" in json.loads((project / "devkit.lock").read_text())["plan"]["packages"]
