@@ -119,13 +119,13 @@ def locate_variable(host: Host, folder: str, name: str) -> tuple[Place, ...]:
 def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[Place] = ()) -> tuple[Place, ...]:
     """Return the places of what a program's words repeat of the project's files: with a note first, then the longest.
 
-    Of a path, the folders above count if the path itself is nowhere; what stands in a known line is left out.
+    Of a path that no file of the project has, the folders above count if it is nowhere; what stands in a known line is left
+    out.
     """
     known = {(each.file, each.line) for each in apart_from}
-    groups = [
-        [re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])") for value in _list_values(each)]
-        for each in _VALUE.finditer(words)
-    ]
+    values = [[*_list_values(each)] for each in _VALUE.finditer(words)]
+    values = [each[:1] if each and _is_own(host, folder, each[0]) else each for each in values]
+    groups = [[re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])") for value in each] for each in values]
     texts = [(place, text, place.name) for place, text in list_instructions(host, folder)]
     texts += [(each, each.text, each.name) for each in _list_settings(host, folder)] if any(groups) else []
     texts = [each for each in texts if (each[0].file, each[0].line) not in known]
@@ -140,6 +140,12 @@ def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[P
                 break  # A part of a value says less than the whole.
     noted = [_note(host, folder, each) for each in sorted(able, key=lambda each: -able[each])]
     return tuple(sorted(noted, key=lambda each: not each.note))[:_MAX_PLACES]
+
+
+def _is_own(host: Host, folder: str, path: str) -> bool:
+    """Return True if the path of a container ends with that of a file in the project's folder, which it may be."""
+    parts = path.strip("/").split("/")
+    return any(host.stat(posixpath.join(folder, *parts[at:])) is not None for at in range(1, len(parts)))
 
 
 def _list_values(found: re.Match[str]) -> Iterator[str]:
