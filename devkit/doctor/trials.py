@@ -134,16 +134,22 @@ def describe_outcome(facts: Facts) -> str:
     fine = [each for each in list_trials(facts) if not find_fault(each, facts)]
     if not is_tried(facts):
         if isinstance(facts.trials, Trials) and facts.trials.pending:
-            return f"settings look right; not tried: {_list_untried(facts, facts.trials.pending)}"
+            return f"settings look right{describe_untried(facts)}"
         if not list_trials(facts):
             return f"settings look right, but not tried{_explain_absence(facts)}"
         return "settings look right, but " + (
             f"trial containers {describe_trials(facts)}" if not fine else "no container was tried with a GPU"
         )
-    # What a project's containers ask for is tried with a shell of this machine in place of their programs.
-    left_out = f"; not tried: {_list_untried(facts)}" if any(each.way is Way.PROJECT for each in fine) else ""
     started = f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"
-    return f"{started}{left_out}"
+    return f"{started}{describe_untried(facts)}"
+
+
+def describe_untried(facts: Facts) -> str:
+    """Describe what of the project shows only where it starts, as the end of a line; "" where nothing of it was tried."""
+    pending = facts.trials.pending if isinstance(facts.trials, Trials) else ()
+    # What a project's containers ask for is tried with a shell of this machine in place of their programs.
+    is_tried = any(each.way is Way.PROJECT and not find_fault(each, facts) for each in list_trials(facts))
+    return f"; not tried: {_list_untried(facts, pending)}" if pending or is_tried else ""
 
 
 def _explain_absence(facts: Facts) -> str:

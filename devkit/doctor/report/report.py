@@ -11,7 +11,7 @@ from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Severit
 from devkit.doctor.preconditions import has_gpu_to_judge
 from devkit.doctor.report.documents import LostReading, build_report_document
 from devkit.doctor.runner import mark_root_causes
-from devkit.doctor.trials import describe_outcome, describe_trials, is_tried, weigh_by_trials
+from devkit.doctor.trials import describe_outcome, describe_trials, describe_untried, is_tried, weigh_by_trials
 from devkit.facts.model import Facts
 from devkit.text import to_one_line
 
@@ -56,6 +56,8 @@ class Report:
     """What was tried and how it ended, in a line."""
     proof: str = "settings look right, but not tried"
     """What was proved, where nothing is wrong: "containers start with 2 GPUs"; or that nothing was."""
+    untried: str = ""
+    """What of the project shows only where it starts, as the end of a line."""
 
     @cached_property
     def findings(self) -> tuple[ReportedFinding, ...]:
@@ -154,4 +156,5 @@ def build_report(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> R
         is_tried(facts),
         describe_trials(facts),
         describe_outcome(facts),
+        describe_untried(facts),
     )

@@ -220,15 +220,15 @@ def _format_verdict(report: Report, marks: Marks) -> tuple[str, Tone]:
             word = f"healthy: {report.headline}" if report.tried else report.headline
             return f"{marks.passed} {word}", Tone.GOOD
         case Health.NO_GPU:
-            return f"{marks.skipped} nothing to judge: {report.headline}", Tone.UNKNOWN
+            return f"{marks.skipped} nothing to judge: {report.headline}{report.untried}", Tone.UNKNOWN
         case Health.INCOMPLETE:
-            return f"{marks.unknown} incomplete{f', {join_words(parts)}' if parts else ''}", Tone.UNKNOWN
+            return (
+                f"{marks.unknown} incomplete{f', {join_words(parts)}' if parts else ''}{report.untried}",
+                Tone.UNKNOWN,
+            )
         case _:
             # Beside a warning, the cause may still be in what was not tried.
-            _, untried, what = (
-                report.proof.partition("; not tried: ") if report.health is Health.WARNINGS else ("", "", "")
-            )
-            return f"{join_words(parts)}{untried}{what}", Tone.PLAIN
+            return f"{join_words(parts)}{report.untried if report.health is Health.WARNINGS else ''}", Tone.PLAIN
 
 
 def format_checks(checks: Iterable[Check]) -> tuple[Line, ...]:
