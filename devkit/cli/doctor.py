@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import Command, section
+from devkit.cli.command import Command, OutputPath, PathType, section
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
 from devkit.cli.names import complete_codes
 from devkit.cli.output import (
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from devkit.doctor.report.report import Report
     from devkit.facts.model import Facts
 
-_FILE = click.Path(path_type=Path)
-_FOLDER = click.Path(path_type=Path, file_okay=False)
+_FILE = OutputPath(path_type=Path, dir_okay=False)
+_FOLDER = PathType(path_type=Path, file_okay=False)
 _SECONDS = click.FloatRange(min=0.1)
 _NOT_FOR_LISTS = ("sarif", "markdown", "html", "prometheus", "line")
 _FOR_PROGRAMS = ("prometheus", "line")
@@ -66,7 +66,7 @@ _REMOVED = {
         "--facts",
         "facts_files",
         metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=PathType(path_type=Path, dir_okay=False),
         multiple=True,
         help="Check a saved machine instead of this one. May be repeated for a host and its container.",
     ),

@@ -19,7 +19,7 @@ from devkit.cli.changes import (
     print_merge_conflicts,
     select_changed,
 )
-from devkit.cli.command import Command
+from devkit.cli.command import Command, OutputPath, PathType
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.runtime import hold_project
 from devkit.cli.setting_options import collect_setting_flags, setting_options
@@ -50,7 +50,7 @@ SCHEMA = "devkit.export/1"
 _HUB_DATA = re.compile(r"[A-Za-z0-9][\w-]*/[\w-]+", re.ASCII)
 DEPLOY_FOLDER = "deploy"
 """The folder of exported files in the project, with a folder for each target."""
-_OUTPUT = click.Path(path_type=Path, file_okay=False)
+_OUTPUT = OutputPath(path_type=Path, file_okay=False)
 
 
 class TargetGroup(click.Group):
@@ -132,7 +132,9 @@ def _build_command(target: ExportTarget) -> click.Command:
         renamed=_list_old_flags(target),
         removed=NO_DIFF,
     )
-    @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+    @click.argument(
+        "directory", metavar="[DIR]", default=".", type=PathType(path_type=Path, exists=True, file_okay=False)
+    )
     @setting_options(JobSettings)
     @setting_options(target.settings, title=f"Only for {target.name}")
     @click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting.")
@@ -158,7 +160,7 @@ def _build_command(target: ExportTarget) -> click.Command:
         from devkit.render.changes import is_unfinished
         from devkit.render.toml_tables import parse_assignments
 
-        if directory.is_dir() and not (flags["check"] or flags["dry_run"]):
+        if not (flags["check"] or flags["dry_run"]):
             ctx.with_resource(hold_project(directory))
         given = {
             **parse_assignments(flags["assignments"], JobSettings, target.settings, without="command"),
@@ -308,14 +310,15 @@ def plan_export(
     root = project.root
     content, document = _read_devkit_toml(root)
     settings = read_export_settings(document, content.decode("utf-8-sig"), target, given)
-    validate_job_settings(settings.job)
-    _require_settings(project, lock, target, settings, document)
-    project, plan = _load_plan(project, lock, settings.job)
-    exported = load_exported_project(project, plan, settings.job)
-    folder = _find_folder(project, target, settings, output)
-    # Relative to the project, wherever the command runs: files may name it.
-    shown = folder.relative_to(root) if folder.is_relative_to(root) else folder
     try:
+        validate_job_settings(settings.job)
+        target.validate(settings.target, settings.job.nodes)
+        _require_settings(project, lock, target, settings, document)
+        project, plan = _load_plan(project, lock, settings.job)
+        exported = load_exported_project(project, plan, settings.job)
+        folder = _find_folder(project, target, settings, output)
+        # Relative to the project, wherever the command runs: files may name it.
+        shown = folder.relative_to(root) if folder.is_relative_to(root) else folder
         task = build_task(exported, settings.job, target.validate_name)
         if task.refusal is not None and not force:
             return ExportResult(target.name, root, folder, task, settings, refusal=task.refusal, notes=task.task.notes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command
+from devkit.cli.command import Command, PathType
 from devkit.cli.output import print_next
 from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError
@@ -59,7 +59,7 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
     "--settings",
     "file",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathType(path_type=Path, dir_okay=False),
     help="TOML file with any of these settings; flags override it.",
 )
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli.command import PathType
 from devkit.errors import DevkitError
 from devkit.text import escape_text
 
@@ -38,7 +39,7 @@ raise SystemExit(not (is_serve_available() and is_accelerate_available()))
     type=click.Choice(list(_PROGRAMS)),
     help="Inference engine. Default: the one that fits the model and the GPUs.",
 )
-@click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Also serve this LoRA adapter (vLLM).")
+@click.option("--adapter", metavar="DIR", type=PathType(path_type=Path), help="Also serve this LoRA adapter (vLLM).")
 @click.option(
     "--context",
     metavar="TOKENS",
@@ -110,10 +111,11 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.cli.estimate import find_model_config, read_local_gpus
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.inference import solve_serving
-    from devkit.workload.finetune.files import find_packaged_model, model_not_found
+    from devkit.workload.finetune.files import find_packaged_model, model_not_found, require_no_file
 
     if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
         raise model_not_found(model, ())
+    require_no_file(model)
     packaged = find_packaged_model(model)
     name = str(packaged) if packaged else model
     if "CUDA_VISIBLE_DEVICES" in os.environ or not (gpus := read_local_gpus()):

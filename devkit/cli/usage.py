@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from devkit.cli.command import OutputPath
 from devkit.reading import find_similar_paths
 from devkit.text import find_similar
 
@@ -64,9 +66,7 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
     message = " ".join(error.format_message().split())
     for kind, wanted in (("float", "a number"), ("integer", "a whole number")):
         message = message.replace(f"a valid {kind} range", wanted).replace(f"a valid {kind}", wanted)
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None:
-        return message, f"{_find_typed_command(root)} --help"
+    context = (isinstance(error, click.UsageError) and error.ctx) or _find_typed_context(root)
     command, more = context.command, ""
     meant: Iterable[str] = ()
     if isinstance(error, click.MissingParameter):
@@ -76,6 +76,10 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
         meant, more = _find_meant_values(error, context)
     elif isinstance(error, click.NoSuchOption):
         message, meant = error.message, _find_meant_options(error.option_name, context, root)
+        more = _pass_through(error.option_name, context)
+    elif isinstance(error, click.BadOptionUsage):
+        takers = [each for each in command.params if error.option_name in each.opts and not getattr(each, "is_flag", 0)]
+        more = "".join(f"{context.command_path} {error.option_name} {each.make_metavar(context)}" for each in takers)
     elif extra := _EXTRA.match(message):
         words = extra[1].split()
         meant = (
@@ -102,18 +106,25 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
 def _find_meant_values(error: click.BadParameter, context: click.Context) -> tuple[Iterable[str], str]:
     """Return what was probably meant by a wrong value, and a further line of the hint."""
     typed = error.message.split("'")[1] if "'" in error.message else ""
+    option = error.param if isinstance(error.param, click.Option) else None
     meant: list[str] = []
     if error.message.endswith("does not exist."):
         meant = [*_quote_words(typed, context), *_find_flags(typed, context)] or find_similar_paths(Path(typed))
+        if not meant and isinstance(error.param, click.Argument) and shutil.which(typed):
+            meant = [f"devkit run -- {shlex.join(_list_words_after(typed, with_it=True))}"]
         return meant, "" if meant else f"Check the path, which is relative to {Path.cwd()}."
     if error.message.endswith("is a directory."):
+        if option and isinstance(option.type, OutputPath):
+            return (), f"Name a file in it: {option.opts[0]} {Path(typed) / 'FILE'}"
         with suppress(OSError):  # a folder that this user may not read
             meant = [f"{each}" for each in sorted(Path(typed).iterdir()) if each.is_file()]
         return meant, ""
     if error.message.endswith("is a file."):
-        return _find_options_for(typed, context), ""
-    if isinstance(error.param, click.Option) and error.param.type.name.startswith(("int", "float")):
-        return _find_number(typed, error.param, context), ""
+        is_read = option and not isinstance(option.type, OutputPath)
+        folder = [f"{option.opts[0]} {shlex.quote(str(Path(typed).parent))}"] if option and is_read else []
+        return [*folder, *_find_options_for(typed, context)], ""
+    if option and option.type.name.startswith(("int", "float")):
+        return _find_number(typed, option, context), ""
     if error.param is None or not isinstance(error.param.type, click.Choice):
         return (), ""
     for each in context.command.get_params(context):
@@ -154,8 +165,12 @@ def _quote_words(typed: str, context: click.Context) -> list[str]:
     end = words.index(typed) + 1 if typed in words else 0
     start = next((at for at in reversed(range(end)) if words[at].startswith("--")), end)
     option = next((each for each in context.command.params if words[start:end] and words[start] in each.opts), None)
-    is_text = isinstance(option, click.Option) and not option.is_flag and option.type.name == "text"
-    return [f"{words[start]} {shlex.quote(' '.join(words[start + 1 : end]))}"] if is_text and end - start > 2 else []
+    if not isinstance(option, click.Option) or option.is_flag or option.type.name != "text" or end - start < 3:
+        return []
+    value = " ".join(words[start + 1 : end])
+    if re.fullmatch(r"\d+[a-z]", option.metavar or ""):
+        value = re.sub(r"^(\d+) ([a-z])[a-z]*$", r"\1\2", value.lower())  # 2 days as in 24h
+    return [f"{words[start]} {shlex.quote(value)}"]
 
 
 def _find_meant_options(typed: str, context: click.Context, root: click.Group) -> Iterator[str]:
@@ -215,16 +230,30 @@ def _find_options_for(value: str, context: click.Context) -> list[str]:
     named = () if any(isinstance(each, click.Argument) for each in context.command.params) else ("TEXT", "NAME")
     metavars = ("DIR", "PATH", "NAME") if path.is_dir() else ("FILE", "NAME") if path.is_file() else named
     options = [each for each in context.command.get_params(context) if isinstance(each, click.Option)]
+    options = [each for each in options if not isinstance(each.type, OutputPath)]
     return [f"{each.opts[0]} {metavar}" for metavar in metavars for each in options if each.metavar == metavar]
 
 
 def _find_commands(typed: str, group: click.Group, context: click.Context) -> list[str]:
     """Return the commands that a wrong one resembles, or that do what other tools call so, with the words after it."""
-    rest = [each for each in sys.argv[sys.argv.index(typed) + 1 :] if each != "--"] if typed in sys.argv else []
+    rest = _list_words_after(typed)
     table = OF_OTHER_TOOLS if context.parent is None else {}
     meant = [each.format(shlex.join(rest) or "COMMAND") for each, words in table.items() if typed in words.split()]
     meant = meant or _find_similar(typed, group.list_commands(context))
     return [f"{context.command_path} {each}" for each in meant]
+
+
+def _list_words_after(typed: str, *, with_it: bool = False) -> list[str]:
+    """Return what follows a word of the command line, without two dashes; nothing for a word that is not in it."""
+    start = sys.argv.index(typed) if typed in sys.argv else len(sys.argv)
+    return [each for each in sys.argv[start + (not with_it) :] if each != "--"]
+
+
+def _pass_through(typed: str, context: click.Context) -> str:
+    """Return how to give another program's option by the option that takes such, as in --sbatch=--gres=gpu:1; "" without one."""
+    taker = next((each.opts[0] for each in context.command.params if each.metavar == "OPTION"), "")
+    value = next(iter(_list_words_after(typed)), "VALUE")
+    return taker and f"An option of {taker.strip('-')} itself: {shlex.quote(f'{taker}={typed}={value}')}"
 
 
 def _find_similar(typed: str, known: list[str]) -> list[str]:
@@ -242,13 +271,13 @@ def _list_options(command: click.Command) -> str:
     return f"Options: {', '.join(options)}." if 0 < len(options) <= MAX_LISTED else ""
 
 
-def _find_typed_command(root: click.Group) -> str:
-    """Return the command that was typed, as in `devkit export slurm`, where click's error does not say it."""
-    command: click.Command | None = root
-    path = "devkit"
+def _find_typed_context(root: click.Group) -> click.Context:
+    """Return the context of the command that was typed, as of `devkit export slurm`, where click's error does not hold it."""
+    context = click.Context(root, info_name="devkit")
     for word in sys.argv[1:]:
-        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        group = context.command
+        command = group.get_command(context, word) if isinstance(group, click.Group) else None
         if command is None:
             break
-        path += f" {word}"
-    return path
+        context = click.Context(command, context, word)
+    return context

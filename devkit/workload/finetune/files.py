@@ -462,10 +462,7 @@ def resolve_model_folder(name: str) -> Path:
         return folder
     if folder.is_dir():
         return folder
-    if folder.exists():
-        raise DevkitError(
-            f"{name} is a file, but a model is a folder", "Give the folder that contains its config.json."
-        )
+    require_no_file(name)
     is_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
     if is_path:
         raise model_not_found(name, find_similar_names(name))
@@ -489,6 +486,14 @@ def resolve_model_folder(name: str) -> Path:
         if explained is None:
             raise
         raise explained from error
+
+
+def require_no_file(name: str) -> None:
+    """Raise DevkitError for a model that is a file."""
+    if (path := Path(name).expanduser()).exists() and not path.is_dir():
+        raise DevkitError(
+            f"{name} is a file, but a model is a folder", "Give the folder that contains its config.json."
+        )
 
 
 def model_not_found(name: str, nearest: tuple[str, ...]) -> DevkitError:
@@ -554,7 +559,9 @@ def _require_disk_space(model: HubRepository, needed_bytes: int) -> None:
 
 
 def find_similar_names(name: str) -> tuple[str, ...]:
-    """Find models with a name like `name`: paths beside it, then packaged and cached ones, the nearest first."""
+    """Find models with a name like `name`: paths beside it, then packaged and cached ones; of a page on the hub its model."""
+    if page := re.match(r"https?://[^/]+/([^/?#]+/[^/?#]+)", name):
+        return (page[1],)
     known = {_last_part(each): each for each in (*PACKAGED_MODELS, *_cached_names())}
     near = (known[key] for key in find_similar(_last_part(name), known))
     return (*find_similar_paths(Path(name).expanduser()), *near)
