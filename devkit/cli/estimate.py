@@ -371,21 +371,16 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
     if os.path.exists(model):  # noqa: PTH110 - pathlib would cost a tenth of the command
         path = Path(model)
         file = path / "config.json" if path.is_dir() else path
-        config = _read_object(file, "Specify a model's config.json, or its folder.")
+        hint = "Specify a model's config.json, or its folder."
+        try:
+            config = _parse_object(read_bounded(file, MAX_DOCUMENT_BYTES), f"{file}", hint)
+        except OSError as error:
+            raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from None
         return config, file.resolve().parent.name if file.name == "config.json" else file.stem
     from devkit.estimate.model_catalog import find_model
 
     known = find_model(model)
     return (known.config, known.id) if known else _download_config(model)
-
-
-def _read_object(file: Path, hint: str) -> Mapping[str, Any]:
-    """Read a JSON object. Raises DevkitError with the hint."""
-    try:
-        text = read_bounded(file, MAX_DOCUMENT_BYTES)
-    except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from None
-    return _parse_object(text, f"{file}", hint)
 
 
 def _parse_object(text: str | bytes, name: str, hint: str) -> Mapping[str, Any]:

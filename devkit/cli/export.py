@@ -19,7 +19,8 @@ from devkit.cli.changes import (
     print_merge_conflicts,
     select_changed,
 )
-from devkit.cli.command import Command, OutputPath, PathType
+from devkit.cli.command import Command, OutputPath
+from devkit.cli.dev_container import directory_argument
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.runtime import hold_project
 from devkit.cli.setting_options import collect_setting_flags, setting_options
@@ -102,12 +103,8 @@ class _TargetCommand(Command):
         """Format the flags by topic, and the settings that have no flag."""
         super().format_options(ctx, formatter)
         with formatter.section("Settings without a flag, for --set"):
-            formatter.write_dl(
-                [
-                    (name, info.meaning)
-                    for name, (_, info) in _describe_without_flag(load_target(self.name or "")).items()
-                ]
-            )
+            known = _describe_without_flag(load_target(self.name or ""))
+            formatter.write_dl([(name, info.meaning) for name, (_, info) in known.items()])
 
 
 def _describe_without_flag(target: ExportTarget) -> dict[str, tuple[Any, SettingInfo]]:
@@ -132,9 +129,7 @@ def _build_command(target: ExportTarget) -> click.Command:
         renamed=_list_old_flags(target),
         removed=NO_DIFF,
     )
-    @click.argument(
-        "directory", metavar="[DIR]", default=".", type=PathType(path_type=Path, exists=True, file_okay=False)
-    )
+    @directory_argument
     @setting_options(JobSettings)
     @setting_options(target.settings, title=f"Only for {target.name}")
     @click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting.")
@@ -279,9 +274,7 @@ class ExportResult:
             "task": asdict(self.task.task),
             "estimate": estimate,
             "kept": list(self.stored_settings),
-            "stored": [
-                {"setting": each.name, "value": each.value, "where": each.where} for each in self.settings.stored
-            ],
+            "stored": [{"setting": old.name, "value": old.value, "where": old.where} for old in self.settings.stored],
             "files": [{"path": change.path, "action": str(change.action)} for change in self.changes],
             "notes": list(self.notes),
             "next": list(self.next_steps),
@@ -418,8 +411,6 @@ def _open_project(directory: Path) -> "tuple[DevkitProject, DevkitLock]":
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.project import PathOptions, open_project
 
-    if not directory.is_dir():
-        raise DevkitError(f"{directory} is not a directory", "Give the project's folder.")
     project = open_project(directory, ProjectSettings(), PathOptions())
     return project, read_project_lock(project.root)
 

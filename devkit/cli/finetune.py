@@ -24,11 +24,7 @@ from devkit.workload.finetune.process import (
     exit_code_for_signal,
     raise_on_signal,
 )
-from devkit.workload.finetune.settings import (
-    FinetuneSettings,
-    read_settings_file,
-    validate_finetune_settings,
-)
+from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 from devkit.workload.interpreter import continue_in_project
 from devkit.workload.launch import write_exit_code
 

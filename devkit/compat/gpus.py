@@ -113,8 +113,8 @@ def find_closest_gpus(text: str, *, count: int = 3, known: Tables | None = None)
     # What several products have in common is a name as well: H100 of H100 PCIe.
     for words in [name.split() for name in names.values()]:
         starts = (" ".join(words[:end]) for end in range(1, len(words)))
-        start = next((each for each in starts if re.search(r"\d", each) and find_gpu(each, known=known)), "")
-        names.setdefault(_normalize(start), start)
+        if start := next((each for each in starts if re.search(r"\d", each) and find_gpu(each, known=known)), ""):
+            names.setdefault(_normalize(start), start)
     from difflib import get_close_matches  # only a name that is unknown is compared with all
 
     wanted = _normalize(text)

@@ -88,10 +88,8 @@ def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> Non
             each.path for each in dependencies.local
         }
         if whole not in held and any(each.path == whole for each in dependencies.unread):
-            raise DevkitError(
-                f"{path} is not a requirements file: no line of it is a requirement",
-                "Leave it out of --requirements and devkit.toml: devkit reads environment.yml, pyproject.toml and locks itself.",
-            )
+            hint = "Leave it out of --requirements and devkit.toml: devkit reads environment.yml, pyproject.toml and locks itself."
+            raise DevkitError(f"{path} is not a requirements file: no line of it is a requirement", hint)
 
 
 def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:

@@ -458,11 +458,11 @@ def resolve_model_folder(name: str) -> Path:
     folder = Path(name).expanduser()
     if not name:
         raise model_not_found("without a name", ())
-    if (folder / "config.json").is_file():
-        return folder
     if folder.is_dir():
         return folder
-    require_no_file(name)
+    if folder.exists():
+        hint = "Give the folder that contains its config.json."
+        raise DevkitError(f"{name} is a file, but a model is a folder", hint)
     is_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
     if is_path:
         raise model_not_found(name, find_similar_names(name))
@@ -486,14 +486,6 @@ def resolve_model_folder(name: str) -> Path:
         if explained is None:
             raise
         raise explained from error
-
-
-def require_no_file(name: str) -> None:
-    """Raise DevkitError for a model that is a file."""
-    if (path := Path(name).expanduser()).exists() and not path.is_dir():
-        raise DevkitError(
-            f"{name} is a file, but a model is a folder", "Give the folder that contains its config.json."
-        )
 
 
 def model_not_found(name: str, nearest: tuple[str, ...]) -> DevkitError:
