@@ -409,6 +409,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a folder for a log": (["explain", "."], ". is a folder"),
         "a lost folder": (["down", "typo"], "does not exist.\n  Check the path, which is relative to /"),
         "an empty file of facts": (["doctor", "--facts", os.devnull], "not JSON: it is empty"),
+        "no such project": (["doctor", "--project", "nowhere"], "'nowhere' does not exist.\n  Check the path, "),
         "a file for the project": (
             ["doctor", "--project", __file__],
             f"mean --project {Path(__file__).parent} or --facts FILE?",
