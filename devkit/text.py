@@ -72,6 +72,8 @@ def find_similar(typed: str, known: Iterable[str], *, count: int = 3) -> list[st
     typed, by_lower = typed.lower(), {each.lower(): each for each in known}
     close = get_close_matches(typed, by_lower, count, MIN_SIMILARITY)
     close += [each for each in by_lower if sorted(each) == sorted(typed) or (each.startswith(typed) and typed[2:])]
+    # A numeronym, such as k8s, has the number of letters between the first and the last.
+    close += [each for each in by_lower if typed == f"{each[:1]}{len(each) - 2}{each[-1:]}"]
     return [by_lower[each] for each in dict.fromkeys(close)][:count]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.command import OutputPath
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.output import dump_json
 from devkit.cli.runtime import hold_project
@@ -26,7 +27,7 @@ SCHEMA = "devkit.bundle/1"
 @click.option(
     "--output",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=OutputPath(path_type=Path),
     help="The folder to write, or one file if it ends with .tar. Default: NAME-bundle next to DIR.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")

@@ -1,6 +1,8 @@
 """Commands whose options stand in sections, and which still take the flags of the last release."""
 
+import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,6 +15,30 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 OTHER = "Options"
 """The section of options that name none; it comes last."""
+
+
+class PathType(click.Path):
+    """A path. An empty one, as of a variable that is not set, is an error, and so is a URL as a command's folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as in click
+        """Check the path and convert it. Raises DevkitError."""
+        word = os.fspath(value)
+        name = (ctx.command_path if ctx else "devkit") if isinstance(param, click.Argument) else param and param.opts[0]
+        if not word:
+            raise DevkitError(
+                f"{name}: the path is empty", "Name a file or folder; a variable in the command may not be set."
+            )
+        if isinstance(param, click.Argument) and re.match(r"\w+://|git@", word):
+            folder = word.rstrip("/").rpartition("/")[2].removesuffix(".git")
+            clone = shlex.join(["git", "clone", word])
+            raise DevkitError(
+                f"{word} is a URL, not a folder", f"Clone it first: {clone} && {name} {shlex.quote(folder)}"
+            )
+        return super().convert(value, param, ctx)
+
+
+class OutputPath(PathType):
+    """A path that the command writes: no hint proposes it for a file or folder that exists."""
 
 
 class Command(click.Command):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli.command import PathType
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
 from devkit.text import to_one_line
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_LINES = 12
 
-_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+_FOLDER = PathType(path_type=Path, exists=True, file_okay=False)
 directory_argument = click.argument("directory", metavar="[DIR]", default=".", type=_FOLDER)
 config_option = click.option(
     "--config",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathType(path_type=Path, dir_okay=False),
     help="The devcontainer.json. Default: the one in DIR, or in the nearest folder above it.",
 )
 

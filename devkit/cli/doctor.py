@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import Command, section
+from devkit.cli.command import Command, OutputPath, PathType, section
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
 from devkit.cli.names import complete_codes
 from devkit.cli.output import (
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from devkit.doctor.report.report import Report
     from devkit.facts.model import Facts
 
-_FILE = click.Path(path_type=Path)
-_FOLDER = click.Path(path_type=Path, file_okay=False)
+_FILE = OutputPath(path_type=Path, dir_okay=False)
+_FOLDER = PathType(path_type=Path, exists=True, file_okay=False)
 _SECONDS = click.FloatRange(min=0.1)
 _NOT_FOR_LISTS = ("sarif", "markdown", "html", "prometheus", "line")
 _FOR_PROGRAMS = ("prometheus", "line")
@@ -66,7 +66,7 @@ _REMOVED = {
         "--facts",
         "facts_files",
         metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=PathType(path_type=Path, dir_okay=False),
         multiple=True,
         help="Check a saved machine instead of this one. May be repeated for a host and its container.",
     ),
@@ -293,13 +293,8 @@ def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
     return select_checks(codes)
 
 
-_LIVE_ONLY = (
-    ("fix", "--fix", "run it on the machine itself"),
-    ("deep", "--deep", "save facts with --deep on the machine itself"),
-    ("trial", "--trial", "save facts with --trial on the machine itself"),
-    ("project", "--project", "save facts with --project on the machine itself"),
-)
-"""Parameters that need this machine, with their flags, and what to do for a saved one."""
+_LIVE_ONLY = {"fix": "run it"} | {name: f"save facts with --{name}" for name in ("deep", "trial", "project")}
+"""Parameters that need this machine -> what to do on a saved one."""
 
 
 _NOT_FOR_SETUP = (
@@ -312,9 +307,6 @@ def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
     """Raise DevkitError for the first contradiction. `flags` are the command's parameters by name."""
     for message, hint in _find_conflicts(flags):
         raise DevkitError(message, hint)
-    for name, flag in _NOT_FOR_SETUP if flags["setup"] else ():
-        if flags[name]:
-            raise DevkitError(f"--setup prints installation steps, but {flag} is for diagnosis", "Remove one of them.")
 
 
 def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -327,15 +319,15 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if flags["show_list"] and flags["fix"]:
         yield "--list only lists the checks, but --fix changes files", "Remove one of them."
     if isinstance(files, tuple) and files:
-        for name, flag, instead in _LIVE_ONLY:
-            if flags[name]:
-                yield f"{flag} works only on this machine, but --facts checks a saved one", f"Remove one, or {instead}."
+        for name in filter(flags.get, _LIVE_ONLY):
+            hint = f"Remove one, or {_LIVE_ONLY[name]} on the machine itself."
+            yield f"--{name} works only on this machine, but --facts checks a saved one", hint
         if len(files) > 2:
             yield f"--facts was given {len(files)} times", "Use one machine, or a host and a container on it."
     if flags["yes"] and not flags["fix"]:
         yield "--yes answers the questions of --fix, which is missing", "Add --fix, or remove --yes."
-    project, output = flags["project"], flags["output"]
-    if isinstance(project, Path) and not project.is_dir():
-        yield f"{project} is not a directory", "Specify the project's folder: devkit doctor --project DIR"
-    if output is not None and output == flags["save_facts"]:
-        yield f"--output and --save-facts are both {output}", "Name two files."
+    if flags["output"] is not None and flags["output"] == flags["save_facts"]:
+        yield f"--output and --save-facts are both {flags['output']}", "Name two files."
+    for name, flag in _NOT_FOR_SETUP if flags["setup"] else ():
+        if flags[name]:
+            yield f"--setup prints installation steps, but {flag} is for diagnosis", "Remove one of them."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command, Decorator, section
+from devkit.cli.command import Command, Decorator, PathType, section
 from devkit.cli.names import complete_gpus, complete_models
 from devkit.cli.output import dump_json
 from devkit.cli.runtime import is_drawn
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 EstimateOptions = Mapping[str, Any]
 """Flags by setting; None where one was not given."""
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = PathType(path_type=Path, dir_okay=False)
 _PRECISION = click.Choice([each.value for each in Precision])
 
 
@@ -352,7 +352,10 @@ def build_model_config(shape: Sequence[str], *, model: str | None) -> dict[str, 
             raise DevkitError(f"invalid --shape {pair}: expected KEY=N", "Use the keys of config.json.")
         config[key] = value if key == "model_type" else _parse_value(value)
     if missing := [key for key in _NEEDED_KEYS if key not in config]:
-        raise DevkitError(f"--shape lacks {', '.join(missing)}", "Put all of them in one --shape.")
+        other = next((key for key in config if key not in (*_NEEDED_KEYS, "model_type")), "")
+        near = [key for key in missing if other and other in key] or find_similar(other, missing)
+        has = f", but has {other!r}" if near else ""
+        raise DevkitError(f"--shape lacks {', '.join(missing)}{has}", suggest(near, "Put all of them in one --shape."))
     return config
 
 
@@ -368,21 +371,16 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
     if os.path.exists(model):  # noqa: PTH110 - pathlib would cost a tenth of the command
         path = Path(model)
         file = path / "config.json" if path.is_dir() else path
-        config = _read_object(file, "Specify a model's config.json, or its folder.")
+        hint = "Specify a model's config.json, or its folder."
+        try:
+            config = _parse_object(read_bounded(file, MAX_DOCUMENT_BYTES), f"{file}", hint)
+        except OSError as error:
+            raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from None
         return config, file.resolve().parent.name if file.name == "config.json" else file.stem
     from devkit.estimate.model_catalog import find_model
 
     known = find_model(model)
     return (known.config, known.id) if known else _download_config(model)
-
-
-def _read_object(file: Path, hint: str) -> Mapping[str, Any]:
-    """Read a JSON object. Raises DevkitError with the hint."""
-    try:
-        text = read_bounded(file, MAX_DOCUMENT_BYTES)
-    except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from None
-    return _parse_object(text, f"{file}", hint)
 
 
 def _parse_object(text: str | bytes, name: str, hint: str) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli.command import OutputPath, PathType
 from devkit.cli.names import complete_codes
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_LOG_BYTES, read_chunks
@@ -43,7 +44,7 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
     "--facts",
     "facts_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="Saved facts of the machine that the text comes from.",
 )
 @click.option("--no-facts", is_flag=True, help="Judge only the text; do not look at this machine.")
@@ -51,7 +52,7 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
     "--new",
     "case_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=OutputPath(path_type=Path, dir_okay=False),
     help="For an issue, write the text with this machine's facts to FILE, without names or secrets.",
 )
 @click.pass_context

@@ -19,7 +19,8 @@ from devkit.cli.changes import (
     print_merge_conflicts,
     select_changed,
 )
-from devkit.cli.command import Command
+from devkit.cli.command import Command, OutputPath
+from devkit.cli.dev_container import directory_argument
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.runtime import hold_project
 from devkit.cli.setting_options import collect_setting_flags, setting_options
@@ -50,7 +51,7 @@ SCHEMA = "devkit.export/1"
 _HUB_DATA = re.compile(r"[A-Za-z0-9][\w-]*/[\w-]+", re.ASCII)
 DEPLOY_FOLDER = "deploy"
 """The folder of exported files in the project, with a folder for each target."""
-_OUTPUT = click.Path(path_type=Path, file_okay=False)
+_OUTPUT = OutputPath(path_type=Path, file_okay=False)
 
 
 class TargetGroup(click.Group):
@@ -102,12 +103,8 @@ class _TargetCommand(Command):
         """Format the flags by topic, and the settings that have no flag."""
         super().format_options(ctx, formatter)
         with formatter.section("Settings without a flag, for --set"):
-            formatter.write_dl(
-                [
-                    (name, info.meaning)
-                    for name, (_, info) in _describe_without_flag(load_target(self.name or "")).items()
-                ]
-            )
+            known = _describe_without_flag(load_target(self.name or ""))
+            formatter.write_dl([(name, info.meaning) for name, (_, info) in known.items()])
 
 
 def _describe_without_flag(target: ExportTarget) -> dict[str, tuple[Any, SettingInfo]]:
@@ -132,7 +129,7 @@ def _build_command(target: ExportTarget) -> click.Command:
         renamed=_list_old_flags(target),
         removed=NO_DIFF,
     )
-    @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+    @directory_argument
     @setting_options(JobSettings)
     @setting_options(target.settings, title=f"Only for {target.name}")
     @click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting.")
@@ -158,7 +155,7 @@ def _build_command(target: ExportTarget) -> click.Command:
         from devkit.render.changes import is_unfinished
         from devkit.render.toml_tables import parse_assignments
 
-        if directory.is_dir() and not (flags["check"] or flags["dry_run"]):
+        if not (flags["check"] or flags["dry_run"]):
             ctx.with_resource(hold_project(directory))
         given = {
             **parse_assignments(flags["assignments"], JobSettings, target.settings, without="command"),
@@ -277,9 +274,7 @@ class ExportResult:
             "task": asdict(self.task.task),
             "estimate": estimate,
             "kept": list(self.stored_settings),
-            "stored": [
-                {"setting": each.name, "value": each.value, "where": each.where} for each in self.settings.stored
-            ],
+            "stored": [{"setting": old.name, "value": old.value, "where": old.where} for old in self.settings.stored],
             "files": [{"path": change.path, "action": str(change.action)} for change in self.changes],
             "notes": list(self.notes),
             "next": list(self.next_steps),
@@ -308,14 +303,15 @@ def plan_export(
     root = project.root
     content, document = _read_devkit_toml(root)
     settings = read_export_settings(document, content.decode("utf-8-sig"), target, given)
-    validate_job_settings(settings.job)
-    _require_settings(project, lock, target, settings, document)
-    project, plan = _load_plan(project, lock, settings.job)
-    exported = load_exported_project(project, plan, settings.job)
-    folder = _find_folder(project, target, settings, output)
-    # Relative to the project, wherever the command runs: files may name it.
-    shown = folder.relative_to(root) if folder.is_relative_to(root) else folder
     try:
+        validate_job_settings(settings.job)
+        target.validate(settings.target, settings.job.nodes)
+        _require_settings(project, lock, target, settings, document)
+        project, plan = _load_plan(project, lock, settings.job)
+        exported = load_exported_project(project, plan, settings.job)
+        folder = _find_folder(project, target, settings, output)
+        # Relative to the project, wherever the command runs: files may name it.
+        shown = folder.relative_to(root) if folder.is_relative_to(root) else folder
         task = build_task(exported, settings.job, target.validate_name)
         if task.refusal is not None and not force:
             return ExportResult(target.name, root, folder, task, settings, refusal=task.refusal, notes=task.task.notes)
@@ -415,8 +411,6 @@ def _open_project(directory: Path) -> "tuple[DevkitProject, DevkitLock]":
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.project import PathOptions, open_project
 
-    if not directory.is_dir():
-        raise DevkitError(f"{directory} is not a directory", "Give the project's folder.")
     project = open_project(directory, ProjectSettings(), PathOptions())
     return project, read_project_lock(project.root)
 

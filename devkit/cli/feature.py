@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from devkit.cli.changes import format_document, print_changes, select_changed
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError, ExitCode
-from devkit.text import format_count
+from devkit.text import format_count, join_some
 
 SCHEMA = "devkit.feature/1"
 _OPTIONS = frozenset({"directory", "as_feature", "dry_run", "force", "yes", "as_json"})
@@ -32,7 +32,7 @@ def write_feature(ctx: click.Context, directory: Path, *, is_dry_run: bool, forc
     replaced = [change.path for change in changes if change.action is Action.UPDATE]
     if replaced and not force:
         raise DevkitError(
-            f"{format_count(len(replaced), 'file')} would be replaced, including {replaced[0]}",
+            f"{join_some(replaced, 1)} would be replaced",
             "Pass --force to replace files of another devkit, or files that were edited.",
         )
     if not is_dry_run:

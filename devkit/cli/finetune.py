@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command
+from devkit.cli.command import Command, PathType
 from devkit.cli.output import print_next
 from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError
@@ -24,11 +24,7 @@ from devkit.workload.finetune.process import (
     exit_code_for_signal,
     raise_on_signal,
 )
-from devkit.workload.finetune.settings import (
-    FinetuneSettings,
-    read_settings_file,
-    validate_finetune_settings,
-)
+from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 from devkit.workload.interpreter import continue_in_project
 from devkit.workload.launch import write_exit_code
 
@@ -59,7 +55,7 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
     "--settings",
     "file",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathType(path_type=Path, dir_okay=False),
     help="TOML file with any of these settings; flags override it.",
 )
 @click.option(

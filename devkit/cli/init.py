@@ -30,7 +30,7 @@ from devkit.cli.changes import (
     require_plan,
     select_changed,
 )
-from devkit.cli.command import Command
+from devkit.cli.command import Command, PathType
 from devkit.cli.existing_container import adopt_existing_container, list_compose_offers
 from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.output import print_next, print_wrapped
@@ -94,7 +94,7 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
     renamed=RENAMED_FLAGS,
     removed={"--profile": REMOVED_SETTINGS["profiles"], "--bake": REMOVED_SETTINGS["bake"]},
 )
-@click.argument("directory", metavar="[DIR]", default=".", callback=_refuse_home, type=click.Path(path_type=Path))
+@click.argument("directory", metavar="[DIR]", default=".", callback=_refuse_home, type=PathType(path_type=Path))
 @plan_options(with_details=False)
 @container_options
 @lock_options
@@ -109,9 +109,7 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
     is_flag=True,
     help="Try the plan: run the project's first program in a temporary environment without your variables.",
 )
-@click.option(
-    "--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service from this Compose file."
-)
+@click.option("--compose", metavar="FILE", type=PathType(path_type=Path), help="Open a service from this Compose file.")
 @click.option("--service", metavar="NAME", help="The service to open. Default: the only one that requests a GPU.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")

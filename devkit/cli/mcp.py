@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from devkit.cli.command import PathType
 from devkit.errors import DevkitError
 from devkit.release import INSTALL_MCP_COMMAND
 
@@ -13,14 +14,14 @@ from devkit.release import INSTALL_MCP_COMMAND
     "--project",
     metavar="DIR",
     default=".",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathType(exists=True, file_okay=False, path_type=Path),
     help="The project to read. Default: this directory.",
 )
 @click.option(
     "--facts",
     "facts_files",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     multiple=True,
     help="Answer for a saved machine instead of this one. May be repeated for a host and its container.",
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.changes import format_compile_costs
-from devkit.cli.command import Command
+from devkit.cli.command import Command, PathType
 from devkit.cli.output import dump_json
 from devkit.cli.plan_options import PlanOptions, build_request_from_options, plan_options
 from devkit.cli.runtime import is_drawn, today
@@ -45,7 +45,7 @@ def resolve_option(command: Callable[..., Any]) -> Callable[..., Any]:
 plan_with_packages = partial(project_plan.plan_with_packages, show_status=show_status)
 
 
-_FOLDER = click.Path(exists=True, file_okay=False)
+_FOLDER = PathType(exists=True, file_okay=False)
 
 
 _NO_HOLD = {"--no-hold": "It does not change the plan. For the image, use: devkit init --set no_hold=true"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Decorator, section
+from devkit.cli.command import Decorator, PathType, section
 from devkit.cli.names import complete_gpus
 from devkit.cli.setting_options import group_options
 from devkit.errors import DevkitError
@@ -103,7 +103,7 @@ def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tupl
     return tuple(dict.fromkeys(each for name in names for each in stacks[name].requires))
 
 
-SAVED = click.Path(dir_okay=False)
+SAVED = PathType(dir_okay=False)
 _MACHINE = (
     click.option(
         "--facts", multiple=True, metavar="FILE", type=SAVED, help="Plan for a machine saved by `devkit doctor`."
@@ -214,7 +214,7 @@ def _read_this_machine() -> Facts:
     return gather_facts(CachingHost(), only=("system", "driver", "nvml", "amd"), meanwhile=preload)
 
 
-_FILE_PATH = click.Path(path_type=Path)
+_FILE_PATH = PathType(path_type=Path)
 
 
 @dataclass(frozen=True)

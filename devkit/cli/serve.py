@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli.command import PathType
 from devkit.errors import DevkitError
 from devkit.text import escape_text
 
@@ -38,7 +39,7 @@ raise SystemExit(not (is_serve_available() and is_accelerate_available()))
     type=click.Choice(list(_PROGRAMS)),
     help="Inference engine. Default: the one that fits the model and the GPUs.",
 )
-@click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Also serve this LoRA adapter (vLLM).")
+@click.option("--adapter", metavar="DIR", type=PathType(path_type=Path), help="Also serve this LoRA adapter (vLLM).")
 @click.option(
     "--context",
     metavar="TOKENS",
@@ -70,7 +71,7 @@ def serve(
             f"{engine} serves no {'GGUF file' if is_gguf else 'folder'} here",
             "Give a GGUF file for llama.cpp, and a folder or hub id for the other engines: convert_hf_to_gguf.py DIR --outfile FILE",
         )
-    folder, settings = (_require_file(model), None) if is_gguf else _resolve(model, context)
+    folder, settings = _resolve(model, context)
     has_gpu = bool(settings) or bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
     engine = engine or ("llama-cpp" if is_gguf else "vllm" if has_gpu and _find_program("vllm") else "transformers")
     if adapter is not None and engine != "vllm":
@@ -96,15 +97,6 @@ def serve(
     os.execve(program, command, environment)  # noqa: S606 - a list of arguments has no use for a shell
 
 
-def _require_file(model: str) -> str:
-    if not Path(model).is_file():
-        raise DevkitError(
-            f"the file {model} does not exist",
-            "Write one: convert_hf_to_gguf.py MERGED --outfile FILE, which comes with llama.cpp",
-        )
-    return model
-
-
 def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | None]":
     """Return the model by the name that servers read, and what fits; None without GPUs or where the user chose them."""
     from devkit.cli.estimate import find_model_config, read_local_gpus
@@ -112,8 +104,16 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.estimate.inference import solve_serving
     from devkit.workload.finetune.files import find_packaged_model, model_not_found
 
+    if model.lower().endswith(".gguf"):
+        if not Path(model).is_file():
+            hint = "Write one: convert_hf_to_gguf.py MERGED --outfile FILE, which comes with llama.cpp"
+            raise DevkitError(f"the file {model} does not exist", hint)
+        return model, None
     if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
         raise model_not_found(model, ())
+    if Path(model).expanduser().is_file():
+        hint = "Give the folder that contains its config.json, or a .gguf file."
+        raise DevkitError(f"{model} is a file, but a model is a folder", hint)
     packaged = find_packaged_model(model)
     name = str(packaged) if packaged else model
     if "CUDA_VISIBLE_DEVICES" in os.environ or not (gpus := read_local_gpus()):

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from devkit.cli.command import OTHER, Decorator, section
+from devkit.cli.command import OTHER, Decorator, OutputPath, section
 from devkit.facts.settings import describe_settings, find_setting_type, format_flag
 
 _METAVARS = {int: "N", float: "X", Path: "DIR", str: "NAME"}
@@ -80,5 +80,5 @@ def _setting_option(settings: type, name: str) -> Decorator:
             default=None,
             help=meaning,
         )
-    flag_type = click.Path(path_type=Path) if kind is Path else kind
+    flag_type = OutputPath(path_type=Path) if kind is Path else kind
     return click.option(flag, name, type=flag_type, metavar=info.example or _METAVARS[kind], help=meaning)

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from devkit.cli.command import OutputPath
 from devkit.reading import find_similar_paths
 from devkit.text import find_similar
 
@@ -64,9 +66,7 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
     message = " ".join(error.format_message().split())
     for kind, wanted in (("float", "a number"), ("integer", "a whole number")):
         message = message.replace(f"a valid {kind} range", wanted).replace(f"a valid {kind}", wanted)
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None:
-        return message, f"{_find_typed_command(root)} --help"
+    context = (isinstance(error, click.UsageError) and error.ctx) or _find_typed_context(root)
     command, more = context.command, ""
     meant: Iterable[str] = ()
     if isinstance(error, click.MissingParameter):
@@ -76,13 +76,13 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
         meant, more = _find_meant_values(error, context)
     elif isinstance(error, click.NoSuchOption):
         message, meant = error.message, _find_meant_options(error.option_name, context, root)
+        more = _pass_through(error.option_name, context)
+    elif isinstance(error, click.BadOptionUsage):
+        option = next(each for each in command.params if error.option_name in each.opts + each.secondary_opts)
+        more = f"{context.command_path} {_show_option(option, context)}"
     elif extra := _EXTRA.match(message):
-        words = extra[1].split()
-        meant = (
-            *_quote_words(words[-1], context),
-            *_find_flags(words[0], context),
-            *_find_options_for(extra[1], context),
-        )
+        first, last = extra[1].partition(" ")[0], extra[1].rpartition(" ")[2]
+        meant = *_quote_words(last, context), *_find_flags(first, context), *_find_options_for(extra[1], context)
     elif isinstance(command, click.Group):
         known = command.list_commands(context)
         more = f"One of {', '.join(known)}." if len(known) <= MAX_LISTED else ""
@@ -93,35 +93,42 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
             message = f"Missing argument '{command.subcommand_metavar.split()[0]}'."
     proposed = " or ".join(islice(dict.fromkeys(meant), MAX_MEANT))
     if not (proposed or more or isinstance(error, click.BadParameter) or isinstance(command, click.Group)):
-        more = _list_options(command)
-    lines = [f"Did you mean {proposed}?"] if proposed else []
-    lines += [more] if more else []
-    return message, "\n".join((*lines, f"{context.command_path} --help"))
+        options = [each.opts[0] for each in command.params if isinstance(each, click.Option) and not each.hidden]
+        more = f"Options: {', '.join(options)}." if 0 < len(options) <= MAX_LISTED else ""
+        more = more if command.params else f"devkit {command.name} takes no arguments."
+    lines = (proposed and f"Did you mean {proposed}?", more, f"{context.command_path} --help")
+    return message, "\n".join(filter(None, lines))
 
 
 def _find_meant_values(error: click.BadParameter, context: click.Context) -> tuple[Iterable[str], str]:
     """Return what was probably meant by a wrong value, and a further line of the hint."""
     typed = error.message.split("'")[1] if "'" in error.message else ""
+    option = error.param if isinstance(error.param, click.Option) else None
+    is_written = option and isinstance(option.type, OutputPath)
     meant: list[str] = []
     if error.message.endswith("does not exist."):
         meant = [*_quote_words(typed, context), *_find_flags(typed, context)] or find_similar_paths(Path(typed))
+        if not meant and isinstance(error.param, click.Argument) and shutil.which(typed):
+            meant = [f"devkit run -- {shlex.join(_list_words_from(typed))}"]
         return meant, "" if meant else f"Check the path, which is relative to {Path.cwd()}."
     if error.message.endswith("is a directory."):
+        if option and is_written:
+            return (), f"Name a file in it: {option.opts[0]} {Path(typed) / 'FILE'}"
         with suppress(OSError):  # a folder that this user may not read
             meant = [f"{each}" for each in sorted(Path(typed).iterdir()) if each.is_file()]
         return meant, ""
     if error.message.endswith("is a file."):
-        return _find_options_for(typed, context), ""
-    if isinstance(error.param, click.Option) and error.param.type.name.startswith(("int", "float")):
-        return _find_number(typed, error.param, context), ""
+        folder = [f"{option.opts[0]} {shlex.quote(f'{Path(typed).parent}')}"] if option and not is_written else []
+        return [*folder, *_find_options_for(typed, context)], ""
+    if option and option.type.name.startswith(("int", "float")):
+        return _find_number(typed, option, context), ""
     if error.param is None or not isinstance(error.param.type, click.Choice):
         return (), ""
     for each in context.command.get_params(context):
         if isinstance(each.type, click.Choice) and typed in each.type.choices:
             return [f"{each.opts[0]} {typed}"], ""
-    choices = list(error.param.type.choices)
     known = _VALUES_OF_OTHER_TOOLS.get(typed.lower(), typed)
-    return [known] if known in choices else _find_similar(typed, choices), ""
+    return [known] if known in error.param.type.choices else find_similar(typed, error.param.type.choices), ""
 
 
 def _find_number(typed: str, option: click.Option, context: click.Context) -> list[str]:
@@ -142,10 +149,12 @@ def _find_number(typed: str, option: click.Option, context: click.Context) -> li
 
 def _find_flags(typed: str, context: click.Context) -> list[str]:
     """Return the option that a word without its dashes names."""
-    options = [each for each in context.command.get_params(context) if f"--{typed}" in each.opts]
-    return [
-        f"--{typed}" if getattr(each, "is_flag", False) else f"--{typed} {each.metavar or 'VALUE'}" for each in options
-    ]
+    return [_show_option(each, context) for each in context.command.params if f"--{typed}" in each.opts]
+
+
+def _show_option(option: click.Parameter, context: click.Context) -> str:
+    """Return an option with what it takes: --gpu NAME."""
+    return option.opts[0] if getattr(option, "is_flag", False) else f"{option.opts[0]} {option.make_metavar(context)}"
 
 
 def _quote_words(typed: str, context: click.Context) -> list[str]:
@@ -154,8 +163,12 @@ def _quote_words(typed: str, context: click.Context) -> list[str]:
     end = words.index(typed) + 1 if typed in words else 0
     start = next((at for at in reversed(range(end)) if words[at].startswith("--")), end)
     option = next((each for each in context.command.params if words[start:end] and words[start] in each.opts), None)
-    is_text = isinstance(option, click.Option) and not option.is_flag and option.type.name == "text"
-    return [f"{words[start]} {shlex.quote(' '.join(words[start + 1 : end]))}"] if is_text and end - start > 2 else []
+    if not isinstance(option, click.Option) or option.is_flag or option.type.name != "text" or end - start < 3:
+        return []
+    value = " ".join(words[start + 1 : end])
+    if re.fullmatch(r"\d+[a-z]", option.metavar or ""):
+        value = re.sub(r"^(\d+) ([a-z])[a-z]*$", r"\1\2", value.lower())  # 2 days as in 24h
+    return [f"{words[start]} {shlex.quote(value)}"]
 
 
 def _find_meant_options(typed: str, context: click.Context, root: click.Group) -> Iterator[str]:
@@ -214,41 +227,45 @@ def _find_options_for(value: str, context: click.Context) -> list[str]:
     # What is beside the project's folder may be anything.
     named = () if any(isinstance(each, click.Argument) for each in context.command.params) else ("TEXT", "NAME")
     metavars = ("DIR", "PATH", "NAME") if path.is_dir() else ("FILE", "NAME") if path.is_file() else named
-    options = [each for each in context.command.get_params(context) if isinstance(each, click.Option)]
-    return [f"{each.opts[0]} {metavar}" for metavar in metavars for each in options if each.metavar == metavar]
+    options = [each for each in context.command.params if isinstance(each, click.Option)]
+    taking = [each for metavar in metavars for each in options if each.metavar == metavar]
+    return [_show_option(each, context) for each in taking if not isinstance(each.type, OutputPath)]
 
 
 def _find_commands(typed: str, group: click.Group, context: click.Context) -> list[str]:
     """Return the commands that a wrong one resembles, or that do what other tools call so, with the words after it."""
-    rest = [each for each in sys.argv[sys.argv.index(typed) + 1 :] if each != "--"] if typed in sys.argv else []
+    rest = _list_words_from(typed)[1:]
     table = OF_OTHER_TOOLS if context.parent is None else {}
     meant = [each.format(shlex.join(rest) or "COMMAND") for each, words in table.items() if typed in words.split()]
-    meant = meant or _find_similar(typed, group.list_commands(context))
+    meant = meant or find_similar(typed, group.list_commands(context))
     return [f"{context.command_path} {each}" for each in meant]
 
 
-def _find_similar(typed: str, known: list[str]) -> list[str]:
-    """Return the names that a wrong one resembles."""
-    # A numeronym, such as k8s, has the number of letters between the first and the last.
-    meant = [name for name in known if typed == f"{name[0]}{len(name) - 2}{name[-1]}"]
-    return meant or find_similar(typed, known)
+def _list_words_from(typed: str) -> list[str]:
+    """Return a word of the command line and what follows it, without two dashes; nothing for a word that is not in it."""
+    return [each for each in sys.argv[sys.argv.index(typed) :] if each != "--"] if typed in sys.argv else []
 
 
-def _list_options(command: click.Command) -> str:
-    """Return what a command takes as a line, "" where that is long."""
-    options = [each.opts[0] for each in command.params if isinstance(each, click.Option) and not each.hidden]
-    if not command.params:
-        return f"devkit {command.name} takes no arguments."
-    return f"Options: {', '.join(options)}." if 0 < len(options) <= MAX_LISTED else ""
+def _pass_through(typed: str, context: click.Context) -> str:
+    """Return how to give another program's option, as in --sbatch=--qos=high; "" for a command that passes it to none."""
+    taker = next((each.opts[0] for each in context.command.params if each.metavar == "OPTION"), "")
+    if not taker or typed[:2] != "--":
+        return ""
+    from devkit.export.slurm.settings import RESERVED_OPTIONS
+
+    if source := RESERVED_OPTIONS.get(typed[2:]):
+        return f"devkit sets {typed} from {source}."
+    separate = "=".join((typed, *(word for word in _list_words_from(typed)[1:2] if word[:1] != "-")))
+    word = next((each for each in sys.argv if each.startswith(f"{typed}=")), separate)
+    return f"An option of {taker.strip('-')} itself: {shlex.quote(f'{taker}={word}')}"
 
 
-def _find_typed_command(root: click.Group) -> str:
-    """Return the command that was typed, as in `devkit export slurm`, where click's error does not say it."""
-    command: click.Command | None = root
-    path = "devkit"
+def _find_typed_context(root: click.Group) -> click.Context:
+    """Return the context of the command that was typed, as of `devkit export slurm`, where click's error does not hold it."""
+    context = click.Context(root, info_name="devkit")
     for word in sys.argv[1:]:
-        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
-        if command is None:
+        group = context.command
+        if not (isinstance(group, click.Group) and (command := group.get_command(context, word))):
             break
-        path += f" {word}"
-    return path
+        context = click.Context(command, context, word)
+    return context

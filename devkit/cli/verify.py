@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command
+from devkit.cli.command import Command, OutputPath
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
@@ -47,7 +47,7 @@ DEFAULT_TIMEOUT_S = 600.0
 @click.option(
     "--output",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=OutputPath(path_type=Path),
     help="Write the report as JSON; with --bench, write the results to this folder (default: gpu-report).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -89,8 +89,10 @@ def verify(
         raise click.UsageError("--quick and --full exclude each other")
     if bench:
         ctx.exit(_run_benchmark(output or Path("gpu-report"), as_json=as_json))
+    # Now, and not after the proof.
+    if output is not None and output.is_dir():
+        raise DevkitError(f"{output} is a folder", f"Name a file in it: --output {output / 'proof.json'}")
     if output is not None and not output.parent.is_dir():
-        # Now, and not after the proof.
         raise DevkitError(f"{output.parent} is not a directory: cannot write {output.name}", "make it first")
     with interrupt_on_termination():
         report = _prove(

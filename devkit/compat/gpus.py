@@ -110,6 +110,11 @@ def find_closest_gpus(text: str, *, count: int = 3, known: Tables | None = None)
     """Find names of known GPUs that look like `text`, best first."""
     models = _list_models(known or load_tables())
     names = {_normalize(name): name for row in models for name in (*row.aliases, row.name)}
+    # What several products have in common is a name as well: H100 of H100 PCIe.
+    for words in [name.split() for name in names.values()]:
+        starts = (" ".join(words[:end]) for end in range(1, len(words)))
+        if start := next((each for each in starts if re.search(r"\d", each) and find_gpu(each, known=known)), ""):
+            names.setdefault(_normalize(start), start)
     from difflib import get_close_matches  # only a name that is unknown is compared with all
 
     wanted = _normalize(text)

@@ -205,7 +205,7 @@ class _Reader:
         whole, rest = divmod(self.size(key), by)
         if rest:
             raise DevkitError(
-                f"{self._keys.get(key, key)} {self.size(key)} is not a multiple of the {by} attention heads",
+                f"{self._keys.get(key, key)} {self.size(key)} is not divisible by the number of attention heads ({by})",
                 "Check both in config.json, or give head_dim.",
             )
         return whole

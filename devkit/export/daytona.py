@@ -12,7 +12,7 @@ from typing import Annotated
 from devkit.errors import DevkitError
 from devkit.export.launcher_gpus import find_launcher_gpu
 from devkit.export.quoting import quote_shell
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project, require_one_machine
 from devkit.export.task import TOKEN_PATH, Task, build_rendezvous_variables
 from devkit.export.values import round_up_to_gib
 from devkit.facts.settings import SettingInfo
@@ -39,7 +39,7 @@ class DaytonaSettings:
 
 def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext) -> TargetFiles:
     """Render the script. Raises DevkitError for what Daytona cannot run."""
-    _validate(task, settings)
+    _validate_task(task, settings)
     output = PurePosixPath(task.output)
     is_inside = output.is_relative_to(task.workspace) and str(output) != task.workspace
     variables = (*task.environment, *build_rendezvous_variables(task, address="127.0.0.1", rank="0"))
@@ -77,21 +77,21 @@ def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext
     return TargetFiles((Artifact.from_text("run.py", text, 0o755),), (step,), tuple(notes))
 
 
-def _validate(task: Task, settings: DaytonaSettings) -> None:
-    if task.nodes > 1:
-        raise DevkitError(
-            f"a Daytona sandbox is one machine, but the job needs {task.nodes}",
-            "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
-        )
+def _validate(settings: DaytonaSettings, nodes: int) -> None:
+    require_one_machine(nodes, "Daytona sandbox")
+    for flag, text in (("--snapshot", settings.snapshot), ("--hub-secret", settings.hub_secret)):
+        if text and not _NAME.fullmatch(text):
+            raise DevkitError(f"{flag} {text!r} is not a valid name", "See Daytona's dashboard.")
+
+
+def _validate_task(task: Task, settings: DaytonaSettings) -> None:
+    _validate(settings, task.nodes)
     for volume in task.volumes:
         if volume.source:
             raise DevkitError(
                 f"--set {volume.role} cannot be a Daytona volume: saving renames files, but Daytona volumes do not allow this",
                 f"Leave out --{volume.role}: run.py uploads the project, and fetches the output.",
             )
-    for flag, text in (("--snapshot", settings.snapshot), ("--hub-secret", settings.hub_secret)):
-        if text and not _NAME.fullmatch(text):
-            raise DevkitError(f"{flag} {text!r} is not a valid name", "See Daytona's dashboard.")
     tag = task.image.rpartition("/")[2].partition(":")[2]
     if not settings.snapshot and "@" not in task.image and (not tag or tag in _MUTABLE_TAGS):
         raise DevkitError(
@@ -121,4 +121,6 @@ def _build_resources(task: Task) -> tuple[str, ...]:
     return tuple(arguments)
 
 
-TARGET = ExportTarget("daytona", DaytonaSettings, render_daytona, needs_image=lambda settings: not settings.snapshot)
+TARGET = ExportTarget(
+    "daytona", DaytonaSettings, render_daytona, needs_image=lambda settings: not settings.snapshot, validate=_validate
+)

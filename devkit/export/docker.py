@@ -8,7 +8,7 @@ from typing import Annotated
 
 from devkit.errors import DevkitError
 from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project, require_one_machine
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
@@ -65,15 +65,7 @@ class DockerMount:
 
 def render_docker(task: Task, settings: DockerContextSettings, context: ExportContext) -> TargetFiles:
     """Render run.sh. Raises DevkitError for a task of several nodes."""
-    if task.nodes > 1:
-        raise DevkitError(
-            f"a Docker context is one machine, but the job needs {task.nodes}",
-            "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
-        )
-    if settings.context and not _CONTEXT.fullmatch(settings.context):
-        raise DevkitError(f"--context {settings.context!r} is not a context name", "See docker context ls.")
-    if settings.user and not _USER.fullmatch(settings.user):
-        raise DevkitError(f"--set user={settings.user} is not a user", "Write it as UID:GID.")
+    _validate(settings, task.nodes)
     size, cores = format_bytes(task.memory_bytes), task.cpus
     notes = [f"no limit is set there; the machine needs {size} of memory and {cores} cores for this job"]
     if task.is_spot:
@@ -81,6 +73,14 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
     script = _render_run_script(task, settings, find_path_to_project(context.folder))
     step = f"sh {quote_shell([f'{context.folder}/run.sh'])}"
     return TargetFiles((script,), (step,), tuple(notes))
+
+
+def _validate(settings: DockerContextSettings, nodes: int) -> None:
+    require_one_machine(nodes, "Docker context")
+    if settings.context and not _CONTEXT.fullmatch(settings.context):
+        raise DevkitError(f"--context {settings.context!r} is not a context name", "See docker context ls.")
+    if settings.user and not _USER.fullmatch(settings.user):
+        raise DevkitError(f"--set user={settings.user} is not a user", "Write it as UID:GID.")
 
 
 def _render_run_script(task: Task, settings: DockerContextSettings, project: str) -> Artifact:
@@ -170,4 +170,4 @@ def _quote_mount(mount: DockerMount) -> dict[str, str]:
     return {name: quote_shell([text]) for name, text in parts.items()}
 
 
-TARGET = ExportTarget("docker", DockerContextSettings, render_docker)
+TARGET = ExportTarget("docker", DockerContextSettings, render_docker, validate=_validate)

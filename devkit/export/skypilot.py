@@ -46,8 +46,7 @@ class SkypilotSettings:
 
 def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportContext) -> TargetFiles:
     """Render the files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
-    if settings.infra and not _INFRA.fullmatch(settings.infra):
-        raise DevkitError(f"--infra {settings.infra!r} is not valid", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
+    _validate(settings, task.nodes)
     token = " --secret HF_TOKEN" if task.needs_token else ""
     if settings.registry_user:
         token += " --secret SKYPILOT_DOCKER_PASSWORD"
@@ -67,6 +66,11 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
             "new storage is a cloud bucket; on a cluster, specify volumes from sky volumes ls: --set checkpoints=NAME"
         )
     return TargetFiles((Artifact.from_text("task.yaml", _render_task(task, settings)),), (step,), tuple(notes))
+
+
+def _validate(settings: SkypilotSettings, _nodes: int) -> None:
+    if settings.infra and not _INFRA.fullmatch(settings.infra):
+        raise DevkitError(f"--infra {settings.infra!r} is not valid", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
 
 
 def _render_task(task: Task, settings: SkypilotSettings) -> str:
@@ -157,4 +161,4 @@ def _render_script(task: Task) -> str:
     )
 
 
-TARGET = ExportTarget("skypilot", SkypilotSettings, render_skypilot)
+TARGET = ExportTarget("skypilot", SkypilotSettings, render_skypilot, validate=_validate)

@@ -47,7 +47,8 @@ class ExportTarget:
 
     `render` raises DevkitError for a task that the engine cannot run. `needs_image` tells by the target's settings
     if the job runs in the published image: without one it is refused, so `render` never sees an empty name.
-    `validate_name` returns a job's name that the engine takes, given with its flag, or raises DevkitError.
+    `validate_name` returns a job's name that the engine takes, given with its flag, or raises DevkitError. `validate` raises
+    it for settings of the target that the engine does not take on that many nodes, before there is a task.
     """
 
     name: str
@@ -55,6 +56,16 @@ class ExportTarget:
     render: Callable[[Task, Any, ExportContext], TargetFiles]
     needs_image: Callable[[Any], bool] = lambda _settings: True
     validate_name: Callable[[str, str], str] = validate_dns_label
+    validate: Callable[[Any, int], object] = lambda _settings, _nodes: None
+
+
+def require_one_machine(nodes: int, engine: str) -> None:
+    """Raise DevkitError for a job of several nodes."""
+    if nodes > 1:
+        raise DevkitError(
+            f"a {engine} is one machine, but the job needs {nodes}",
+            "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
+        )
 
 
 def load_target(name: str) -> ExportTarget:

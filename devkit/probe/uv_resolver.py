@@ -99,6 +99,7 @@ _ELSEWHERE = re.compile(
 """What uv says of a package whose files are all for Windows or macOS."""
 _CAUSE = re.compile(r"^\s*cause: ", re.MULTILINE)
 _NO_SOLUTION = "No solution found"
+_OFFLINE = "To plan without looking up packages: --no-resolve."
 _UNDEFINED_INDEX = "references an undeclared index"
 _STEP = re.compile(r"(?:And b|B)ecause (.+?), we can conclude that .+?\.(?= And because |$)")
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
@@ -193,7 +194,7 @@ class UvResolver:
         try:
             scratch = tempfile.TemporaryDirectory(prefix="devkit-resolve-")
         except OSError as error:
-            return Unknown(f"no folder for temporary files: {error.strerror}")
+            return Unknown(f"cannot create a temporary folder: {error.strerror}")
         with scratch as name:
             folder = Path(name)
             with self._listing:
@@ -344,7 +345,7 @@ class UvResolver:
 
     def _explain(self, done: ProgramResult) -> Refused | Unknown:
         if done.code == TIMED_OUT:
-            return Unknown(f"uv found no answer within {self._deadline_s:.0f} s")
+            return Unknown(f"uv did not finish within {self._deadline_s:.0f} s")
         error = done.err[done.err.find("error:") :]
         if any(word in error.lower() for word in UNREACHABLE):
             return Unknown("uv cannot reach the package index")
@@ -405,8 +406,7 @@ def _require_consent(indexes: Iterable[PackageIndex], mirror: str, allowed: Coll
             address = to_one_line(each.url)
             raise DevkitError(
                 f"{each.origin} has packages taken from {address}, which you have not allowed",
-                f"devkit sent it no request. Allow it permanently: --allow-index {shlex.quote(address)}. Or plan"
-                " without asking for the packages: --no-resolve.",
+                f"devkit did not contact this index. To allow it permanently: --allow-index {shlex.quote(address)}. {_OFFLINE}",
             )
     return frozenset(each.url for each in named)
 
@@ -419,13 +419,12 @@ def _refuse_variables(path: str, text: str) -> None:
         if (variable := _VARIABLE.search(line)) and variable[0] in given:
             raise DevkitError(
                 f"{path}:{number}: uv would replace {variable[0]} with an environment variable and send it to an index",
-                "Remove it, and configure the index and its login in uv itself, such as with UV_INDEX and netrc. --no-resolve"
-                " plans without asking for the packages.",
+                f"Remove it. Configure the index and its login in uv itself, for example with UV_INDEX and netrc. {_OFFLINE}",
             )
         if _REMOTE_LIST.match(line):
             raise DevkitError(
-                f"{path}:{number}: it refers to a requirements list on a server, which devkit does not download",
-                "Copy the list into the project, or plan without resolving the packages: --no-resolve.",
+                f"{path}:{number}: this line refers to a requirements file on a server, which devkit does not download",
+                f"Copy the file into the project. {_OFFLINE}",
             )
 
 

@@ -49,7 +49,7 @@ def _get_distribution() -> Distribution:
         return distribution(DISTRIBUTION)
     except PackageNotFoundError:
         raise DevkitError(
-            f"devkit runs from files that are not installed, so the image has no {DISTRIBUTION} to install",
+            f"devkit is running from a checkout that is not installed, so it cannot build the {DISTRIBUTION} package for the image",
             "Install this checkout first: pip install --editable .",
         ) from None
 

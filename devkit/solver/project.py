@@ -77,12 +77,19 @@ def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> Non
                 raise DevkitError(f"the project has no {kind} {name!r}", f"{hint} {has}".strip())
 
     for path in choice.requirements:
-        if posixpath.normpath(path.replace("\\", "/")) not in dependencies.files:
+        whole = posixpath.normpath(path.replace("\\", "/"))
+        if whole not in dependencies.files:
             # Without the chosen list, the project's main list was read in its place.
             lists = (*dependencies.available.requirements, *dependencies.files)
             hint = suggest(find_similar(path, lists, count=1), "")
             has = f"It has {join_words(lists)}." if lists else "It has no requirements files."
             raise DevkitError(f"the project has no readable requirements file {path!r}", f"{hint} {has}".strip())
+        held = {each.path for each in (*dependencies.needs, *dependencies.python)} | {
+            each.path for each in dependencies.local
+        }
+        if whole not in held and any(each.path == whole for each in dependencies.unread):
+            hint = "Leave it out of --requirements and devkit.toml: devkit reads environment.yml, pyproject.toml and locks itself."
+            raise DevkitError(f"{path} is not a requirements file: no line of it is a requirement", hint)
 
 
 def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:

@@ -236,7 +236,6 @@ def test_two_of_the_same_side_are_refused(saved, side):
         "a saved machine's project": (["--facts", "x", "--project", "."], "--project works only on this machine"),
         "three machines": (["--facts", "a", "--facts", "b", "--facts", "c"], "--facts was given 3 times"),
         "yes to nothing": (["--yes"], "--yes answers the questions of --fix"),
-        "no such project": (["--project", "nowhere"], "nowhere is not a directory"),
         "two things in one file": (["--output", "x", "--save-facts", "x"], "are both x"),
     },
 )

@@ -272,11 +272,25 @@ def test_a_strangers_project_has_nothing_written_outside_of_it(project, tmp_path
     assert not any(outside.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("target", "words", "says"),
+    [
+        ("docker", ("--nodes", "2"), "a Docker context is one machine, but the job needs 2"),
+        ("daytona", ("--nodes", "2"), "a Daytona sandbox is one machine, but the job needs 2"),
+        ("skypilot", ("--infra", "aws us-east-1"), "--infra 'aws us-east-1' is not valid"),
+        ("slurm", ("--partition", "a b"), "--partition 'a b' is not valid"),
+        ("kubernetes", ("--namespace", "A_B"), "--namespace 'A_B'"),
+    ],
+)
+def test_a_wrong_option_is_told_before_a_missing_image(project, target, words, says):
+    assert_refused(export(project, target, *words), says)
+
+
 @pytest.mark.parametrize("folder", ["", "deploy"])
 def test_a_folder_without_a_dev_container_is_told_to_make_one(tmp_path, folder):
     (tmp_path / "deploy").mkdir()
     assert_refused(export(tmp_path, "docker", tmp_path / folder, *JOB), "no dev container's devkit.lock exists")
-    assert_refused(export(tmp_path, "docker", tmp_path / "none", *JOB), "is not a directory")
+    assert_refused(export(tmp_path, "docker", tmp_path / "none", *JOB), "does not exist.")
 
 
 def test_a_project_for_the_cpu_asks_for_no_gpu(tmp_path):

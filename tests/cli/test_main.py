@@ -350,7 +350,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a misspelled target": (["export", "slrum"], "'slrum'.\n  Did you mean devkit export slurm?"),
         "a misspelled value": (["init", "x", "--vendor", "nvidai"], "Did you mean nvidia?"),
         "a value that resembles none": (["plan", "--vendor=intel"], "'auto'.\n  devkit plan --help\n"),
-        "no value": (["estimate", "--gpu"], "requires an argument.\n  devkit estimate --help\n"),
+        "no value": (["estimate", "--gpu"], "requires an argument.\n  devkit estimate --gpu NAME\n"),
         "a word for a number": (["doctor", "--timeout", "soon"], "'soon' is not a number"),
         "CUDA": (["plan", "--driver=12.8"], "--driver 12.8 is a CUDA version, not a driver version"),
         "no model": (["verify", "--here", "--model=gone"], "model gone was not found: it is neither"),
@@ -409,6 +409,31 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a folder for a log": (["explain", "."], ". is a folder"),
         "a lost folder": (["down", "typo"], "does not exist.\n  Check the path, which is relative to /"),
         "an empty file of facts": (["doctor", "--facts", os.devnull], "not JSON: it is empty"),
+        "no such project": (["doctor", "--project", "nowhere"], "'nowhere' does not exist.\n  Check the path, "),
+        "a file for the project": (
+            ["doctor", "--project", __file__],
+            f"mean --project {Path(__file__).parent} or --facts FILE?",
+        ),
+        "a folder for the report": (["doctor", "--output", "."], "directory.\n  Name a file in it: --output FILE\n"),
+        "a folder for the proof": (["verify", "--here", "--output", "."], "Name a file in it: --output proof.json"),
+        "an empty path": (["bundle", "--output", ""], "--output: the path is empty"),
+        "an empty folder": (["plan", ""], "devkit plan: the path is empty"),
+        "a URL as the project": (["onboard", "https://x.org/me/demo.git"], "demo.git && devkit onboard demo\n"),
+        "ssh as the project": (["init", "git@x.org:me/demo"], "git clone git@x.org:me/demo && devkit init demo\n"),
+        "a program for a folder": (["shell", "sh"], "Did you mean devkit run -- sh?"),
+        "a setting far from all": (["export", "daytona", "--set", "x=1"], "memory"),
+        "a time of two words": (["export", "slurm", "--time", "2", "days"], "Did you mean --time 2d?"),
+        "an option of the engine": (["export", "slurm", "--qos", "high"], "itself: --sbatch=--qos=high\n"),
+        "the same, joined": (["export", "slurm", "--mail-type=END"], "itself: --sbatch=--mail-type=END\n"),
+        "a switch of the engine": (["export", "slurm", "--exclusive", "--time=1h"], "itself: --sbatch=--exclusive\n"),
+        "the engine's GPUs": (["export", "slurm", "--gres", "gpu:1"], "devkit sets --gres from --gpus.\n"),
+        "one that devkit sets": (
+            ["export", "slurm", "--mem", "64"],
+            "memory=VALUE?\n  devkit sets --mem from --set memory.\n",
+        ),
+        "a page on the hub": (["fetch", "https://huggingface.co/me/demo"], "Did you mean me/demo?"),
+        "a key of no config": (["estimate", "--shape", "layers=32"], "has 'layers'\n  Did you mean num_hidden_layers?"),
+        "a file that no server reads": (["serve", __file__], "is a file, but a model is a folder"),
     },
 )
 def test_a_mistake_is_one_line_and_a_hint(tmp_path, words, says):
@@ -463,6 +488,26 @@ def test_a_list_that_no_installer_takes_is_not_planned_over(tmp_path, command, n
     done = run_devkit(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout, says in done.stderr) == (ExitCode.WRONG_INPUT, "", True), done.stderr
     assert run_devkit(*words, "--ignore-dependencies", cwd=tmp_path).returncode == ExitCode.DONE
+
+
+@pytest.mark.parametrize("command", ["plan", "init", "update"])
+@pytest.mark.parametrize("text", ["name: x\ndependencies:\n  - python=3.11\n  - pip:\n    - peft\n", "[tool]\nx = 1\n"])
+def test_a_chosen_file_without_a_requirement_is_not_planned_over(tmp_path, command, text):
+    words = (command, ".", "--no-resolve")
+    if command == "update":
+        assert run_devkit("init", ".", "--vendor", "cpu", "--yes", "--no-resolve", cwd=tmp_path).returncode == 0
+        with (tmp_path / "devkit.toml").open("a") as file:
+            file.write('\n[project]\nrequirements = ["environment.yml"]\n')
+    else:
+        words += ("--vendor", "cpu", "--requirements", "environment.yml")
+    (tmp_path / "environment.yml").write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    done = run_devkit(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG_INPUT, "")
+    assert done.stderr.startswith(
+        "Error: environment.yml is not a requirements file: no line of it is a requirement\n  Leave it"
+    )
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.full

@@ -78,6 +78,7 @@ def test_every_name_in_the_table_finds_its_own_capability():
 def test_a_mistyped_name_gets_the_close_ones():
     assert "NVIDIA GeForce RTX 5090" in find_closest_gpus("RTX 5990")
     assert all(name[:1] != "Q" for name in find_closest_gpus("H1000")[:2])
+    assert [find_closest_gpus(name)[0] for name in ("H1000", "H10")] == ["H100", "H100"]
     assert find_closest_gpus("zzzz") == ()
 
 

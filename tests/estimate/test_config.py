@@ -34,7 +34,10 @@ LLAMA = {
         "a word": ({"vocab_size": "many"}, "vocab_size is 'many'"),
         "a truth value": ({"vocab_size": True}, "vocab_size is True"),
         "beyond all measure": ({"hidden_size": 10**15}, "hidden_size is 1000000000000000"),
-        "heads that do not divide": ({"num_attention_heads": 5}, "is not a multiple of the 5 attention heads"),
+        "heads that do not divide": (
+            {"num_attention_heads": 5},
+            "is not divisible by the number of attention heads (5)",
+        ),
     },
 )
 def test_a_config_that_makes_no_model_is_refused_in_a_line(changed, says):

@@ -145,4 +145,6 @@ def _list_gpu_notes(task: Task, settings: KubernetesSettings) -> Iterator[str]:
         yield "on most nodes only one group can open /dev/kfd: --set gpu_group=NUMBER, which stat -c %g /dev/kfd prints"
 
 
-TARGET = ExportTarget("kubernetes", KubernetesSettings, render_kubernetes)
+TARGET = ExportTarget(
+    "kubernetes", KubernetesSettings, render_kubernetes, validate=lambda own, _: validate_kubernetes_settings(own)
+)

@@ -57,4 +57,5 @@ TARGET = ExportTarget(
     render_slurm,
     needs_image=lambda settings: settings.flavor is not ContainerRuntime.NONE and not settings.image_file,
     validate_name=validate_job_name,
+    validate=lambda own, _: validate_slurm_settings(own),
 )

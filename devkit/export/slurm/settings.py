@@ -110,11 +110,13 @@ _PATTERNS = {
     "sbatch": _OPTION,
     "conda": _CONDA,
 }
-RESERVED_OPTIONS = frozenset(
-    {"array", "cpus-per-task", "gpus-per-node", "gres", "job-name", "mem", "nodes", "no-requeue", "ntasks-per-node"}
-    | {"open-mode", "requeue", "signal", "time"}
-)
-"""Options that devkit sets."""
+RESERVED_OPTIONS = {
+    **{"gres": "--gpus", "gpus-per-node": "--gpus", "nodes": "--nodes", "time": "--time", "job-name": "--name"},
+    **{"cpus-per-task": "--set cpus", "mem": "--set memory", "ntasks-per-node": "--set processes"},
+    **dict.fromkeys(("requeue", "no-requeue", "open-mode"), "--set requeues"),
+    **{"signal": "--set grace", "array": "its own requests"},
+}
+"""Options of sbatch that devkit sets -> from what."""
 
 
 def validate_job_name(name: str, flag: str) -> str:

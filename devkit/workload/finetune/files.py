@@ -458,14 +458,11 @@ def resolve_model_folder(name: str) -> Path:
     folder = Path(name).expanduser()
     if not name:
         raise model_not_found("without a name", ())
-    if (folder / "config.json").is_file():
-        return folder
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise DevkitError(
-            f"{name} is a file, but a model is a folder", "Give the folder that contains its config.json."
-        )
+        hint = "Give the folder that contains its config.json."
+        raise DevkitError(f"{name} is a file, but a model is a folder", hint)
     is_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
     if is_path:
         raise model_not_found(name, find_similar_names(name))
@@ -554,7 +551,9 @@ def _require_disk_space(model: HubRepository, needed_bytes: int) -> None:
 
 
 def find_similar_names(name: str) -> tuple[str, ...]:
-    """Find models with a name like `name`: paths beside it, then packaged and cached ones, the nearest first."""
+    """Find models with a name like `name`: paths beside it, then packaged and cached ones; of a page on the hub its model."""
+    if page := re.match(r"https?://[^/]+/([^/?#]+/[^/?#]+)", name):
+        return (page[1],)
     known = {_last_part(each): each for each in (*PACKAGED_MODELS, *_cached_names())}
     near = (known[key] for key in find_similar(_last_part(name), known))
     return (*find_similar_paths(Path(name).expanduser()), *near)
