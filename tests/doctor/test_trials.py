@@ -16,7 +16,7 @@ from devkit.facts.runs import Lack, Proxy, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu
-from tests.doctor.running import build_full_report, facts_of, find_only
+from tests.doctor.running import build_full_report, find_only
 
 ENDPOINT = Endpoint("unix:///var/run/docker.sock", "default")
 UNSEEN = Unknown("the container did not get that far")
@@ -434,7 +434,7 @@ def test_what_is_wrong_in_a_line_is_told_and_what_mends_it_is_in_the_fix():
 
 
 def test_without_a_gpu_what_was_not_tried_of_the_project_is_told_too():
-    facts = changed(facts_of("no-gpu-laptop"), {"trials": Trials((PLAIN, own()), ())})
+    facts = changed(without_gpu(), {"trials": Trials((PLAIN, own()), ())})
     report = build_full_report(facts)
     lines = format_report(report, build_stack(facts, report), width=300, marks=UNICODE_MARKS)
     assert report.health is Health.NO_GPU
