@@ -16,7 +16,9 @@ from devkit.devcontainer.engine import EngineClient
 from devkit.doctor.model import Finding, Found, Side
 from devkit.doctor.registry import select_checks
 from devkit.doctor.runner import run_checks
+from devkit.doctor.signatures.unknown import STATUS
 from devkit.facts.project import Project
+from devkit.probe.attempts import find_error_lines
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import CachingHost, Host, ProgramResult
 from devkit.probe.project.places import Place, list_instructions
@@ -27,6 +29,7 @@ ABSENT = re.compile(r"(?<![\w/.+-])([\w.+-]+): (?:command )?not found|exec: \"([
 _OF_SHELL = re.compile(r"\S*\bsh: (?:line )?\d+: ")
 _NO_FILE = re.compile(r"no such file or directory", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w.:/+-])(?:[\w./+-]*\w[./][\w./+-]*\w|[\w-]+(?='?: No such file))")
+_OF_STEP = re.compile(r"^#\d+ [\d.]+ ", re.MULTILINE)
 _CHOWN = re.compile(r"--chown=([A-Za-z_][\w-]*)")
 _INSTALL = {
     "apt-get": "apt-get update && apt-get install -y --no-install-recommends",
@@ -99,6 +102,12 @@ class Step:
         found = self._explain_user(words, seen) if seen else None
         return found or (self._explain_file(path, seen) if path in seen.get("absent", ()) else None)
 
+    def repeat(self) -> str:
+        """Repeat the instruction, whose output BuildKit drops where a program ends at once; returns its last error line, or ""."""
+        done = self._make(*self._list_own_lines()) if self._build and self._place.name == "RUN" else None
+        said = find_error_lines(_OF_STEP.sub("", f"{done.out}\n{done.err}")) if done else ()
+        return next((each for each in reversed(said) if not STATUS.search(each)), "")
+
     def _explain_program(self, name: str, seen: Mapping[str, Sequence[str]]) -> Place | None:
         place, image = self._place, next(iter(seen["os"]), "a system without a name")
         manager = next((each for each in _INSTALL if each in seen["has"]), "")
@@ -143,10 +152,12 @@ class Step:
         )
         return replace(place, note=note, remedy=remedy) if own else None
 
-    def _works_in_bash(self) -> bool:
+    def _list_own_lines(self) -> list[str]:
         ends = [each.line - 1 for each in self._instructions if each.line > self._place.line]
-        own = self._lines[self._place.line - 1 : ends[0] if ends else None]
-        done = self._make('SHELL ["/bin/bash", "-c"]', *own)
+        return self._lines[self._place.line - 1 : ends[0] if ends else None]
+
+    def _works_in_bash(self) -> bool:
+        done = self._make('SHELL ["/bin/bash", "-c"]', *self._list_own_lines())
         return done is not None and done.code == 0
 
     def _look(self, path: str) -> Mapping[str, Sequence[str]]:

@@ -124,6 +124,9 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
         started = locate_setting(host, folder, ("features",))
         words = next((each for each in reversed(lines) if started and ABSENT.search(each)), words)
     own = [*filter(None, (stopped, started))]
+    if client and stopped and words == failure.title:
+        with suppress(DevkitError):
+            words = Step(client, stopped).repeat() or words
     own += locate_variable(host, folder, "PATH") if ABSENT.search(words) else ()
     others = locate_values(host, folder, words, apart_from=own)
     places = drop_repeated((*own, *(others or (() if own else locate_values(host, folder, text)))))

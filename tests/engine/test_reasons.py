@@ -12,6 +12,20 @@ BUILT = "services: {a: {build: ., command: [sleep, '60']}}"
 USED = f"services: {{a: {{image: {BASE}, command: [sleep, '60'], %s}}}}"
 
 
+SILENT = """
+import os
+from pathlib import Path
+from devkit.devcontainer.configuration import find_dev_container
+from devkit.devcontainer.engine import Failure, find_client
+from devkit.devcontainer.verdict import judge_failure
+from devkit.probe.host import LocalHost
+
+host, container = LocalHost(), find_dev_container(Path(), env=os.environ, takes_compose=True)
+lines = ("   2 | >>> RUN apk add --no-cache git", 'failed to solve: process "/bin/sh -c apk" did not complete successfully: exit code: 127')
+print(judge_failure(host, container, Failure("the build failed", lines), find_client(host, container)).headline)
+"""
+
+
 @one_engine
 @pytest.mark.parametrize(
     ("compose", "dockerfile", "cause", "fix"),
@@ -79,3 +93,12 @@ def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, ca
     said = done.stdout + done.stderr
     assert cause in next(line for line in said.splitlines() if line.startswith("Error: "))
     assert fix in said
+
+
+@one_engine
+def test_a_step_of_which_the_build_shows_no_output_is_repeated(engine, tmp_path):
+    image.provide(engine, BASE)
+    (tmp_path / "compose.yaml").write_text(BUILT)
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN apk add --no-cache git\n")
+    done = run(engine.on_host(DEVKIT[0], "-c", SILENT), env={**engine.env, "NO_COLOR": "1"}, cwd=tmp_path)
+    assert "does not have apk and installs packages with apt-get" in done.stdout
