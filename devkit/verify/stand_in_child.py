@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 class StandIn:
-    """What a module that stands in has under every name: it can be called, subclassed and used as a decorator."""
+    """The value of every name of a module that stands in: it can be called, subclassed and used as a decorator."""
 
     def __init__(self, *_: object, **__: object) -> None:
         """Take whatever a call gives."""

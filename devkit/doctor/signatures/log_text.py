@@ -160,7 +160,7 @@ class Words:
 
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Where each line starts, and where the next one would."""
+        """The place at which each line starts, and the one of the next."""
         return tuple(pairwise((*self.starts, len(self.shown) + 1)))
 
     def list_lines(self) -> Iterator[tuple[int, str, int]]:
