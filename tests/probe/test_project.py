@@ -220,6 +220,27 @@ def test_the_first_script_of_a_lifecycle_command_has_to_be_there(tmp_path, comma
     assert [each.path for each in found.files if each.state is FileState.MISSING] == missing
 
 
+@pytest.mark.parametrize(
+    ("target", "missing"),
+    [
+        ("dev", []),
+        ("0", []),
+        ("site", ["pages"]),
+        ("release", ["pages", "wheels"]),
+        ("", ["pages", "wheels"]),
+        ("${TARGET}", ["pages", "wheels"]),
+    ],
+)
+def test_only_a_stage_that_is_built_needs_its_sources(tmp_path, target, missing):
+    stages = "FROM x AS base\nFROM base AS dev\nFROM base AS site\nCOPY pages /p\n"
+    stages += "FROM base AS release\nCOPY --from=site /p /p\nCOPY wheels /w\n"
+    content = json.dumps(
+        {"build": {"dockerfile": "../Dockerfile", "context": ".."} | ({"target": target} if target else {})}
+    )
+    found = read(tmp_path, {".devcontainer/devcontainer.json": content, "Dockerfile": stages})
+    assert [each.path for each in found.files if each.state is FileState.MISSING] == missing
+
+
 def test_lifecycle_commands_are_read_in_every_form(tmp_path):
     commands = {
         "initializeCommand": "nvidia-smi",

@@ -33,7 +33,13 @@ from devkit.probe.project.devcontainer import (
     parse_dev_container,
     read_dev_container_build_args,
 )
-from devkit.probe.project.dockerfile import find_secret_files, is_ignored, parse_dockerfile, parse_ignore_file
+from devkit.probe.project.dockerfile import (
+    find_needed_stages,
+    find_secret_files,
+    is_ignored,
+    parse_dockerfile,
+    parse_ignore_file,
+)
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.gpu_packages import LOCK_FILES, read_gpu_requirements
 
@@ -137,11 +143,17 @@ def _dockerfiles(
         absolute = path if path.startswith(("/", "..")) or "://" in path else files.absolute(path)
         text = files.read(absolute, "Dockerfile", named_by=named_by, line=line)
         if text is not None:
-            taken = partial(find_secret_files, files=files, context=context, dockerfile=path, is_named=bool(named_by))
+            sources: list[tuple[str, int]] = []
+            taken = partial(find_secret_files, files=files, context=context, dockerfile=path, sources=sources)
             try:
                 found.append(parse_dockerfile(text, path=path, arguments=arguments, secret_files=taken))
             except InvalidDocument as error:
                 files.broken(files.within(absolute, beside=named_by) or path, error.problem, error.line)
+                continue
+            needed = find_needed_stages(found[-1], {build.target for build in builds if build.dockerfile == path})
+            for source, at in sources if named_by else ():
+                if max((each for each in found[-1].stages if each.line <= at), key=lambda each: each.line) in needed:
+                    files.expect(source, "COPY source", named_by=path, line=at)
     return tuple(found)
 
 

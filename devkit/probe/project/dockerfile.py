@@ -3,12 +3,13 @@
 import fnmatch
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 from devkit.facts.project import Dockerfile, Setting, Stage, Variable
 from devkit.facts.secrets import contains_token, holds_secret, redact_tokens
+from devkit.facts.values import NOT_READ, Unknown
 from devkit.probe.documents import InvalidDocument, parse_env, parse_words
 from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
@@ -175,18 +176,18 @@ class _StageReader:
 
 
 def find_secret_files(
-    source: str, line: int, *, files: ProjectFiles, context: str, dockerfile: str, is_named: bool
+    source: str, line: int, *, files: ProjectFiles, context: str, dockerfile: str, sources: list[tuple[str, int]]
 ) -> tuple[str, ...]:
     """Find files with secrets that `COPY source` takes: by name, or an .env file that sets a variable named like a secret.
 
-    Only the top of the context is looked at. A source that the context does not hold is remembered, if a file of the project
-    names the Dockerfile. Source: Dockerfile reference, "COPY"; Docker, ".dockerignore files".
+    Only the top of the context is looked at. Adds to `sources` what the context has to hold, with the line.
+    Source: Dockerfile reference, "COPY"; Docker, ".dockerignore files".
     """
     relative = files.within(f"{context}/{source.removeprefix('./').lstrip('/')}")
     if relative is None or "$" in source:
         return ()
-    if is_named and not _UNCERTAIN.search(source):
-        files.expect(relative, "COPY source", named_by=dockerfile, line=line)
+    if not _UNCERTAIN.search(source):
+        sources.append((relative, line))
     base = files.within(context) or "."
     if source.rstrip("/") in (".", "./", "", "*"):
         candidates = [name for name in files.names(base) if _is_candidate(name)]
@@ -208,6 +209,23 @@ def find_secret_files(
             for key, value in parse_env(files.read(f"{base}/{name}", ".env") or "").items()
         )
     )
+
+
+def find_needed_stages(file: Dockerfile, targets: Iterable[str]) -> tuple[Stage, ...]:
+    """Find the stages that BuildKit builds for these targets, "" for the last stage; all where that is not known."""
+    names = {key: at for at, each in enumerate(file.stages) for key in (str(at), each.name.lower())}
+    waiting = [names.get(target.lower(), -1) if target else len(file.stages) - 1 for target in targets]
+    needed: set[int] = set()
+    while waiting:
+        at = waiting.pop()
+        copied = file.stages[at].copied_from if 0 <= at < len(file.stages) else NOT_READ
+        if isinstance(copied, Unknown):
+            return file.stages
+        if at not in needed:
+            needed.add(at)
+            named = (file.stages[at].image, *copied)
+            waiting += [names[each.lower()] for each in named if each.lower() in names]
+    return tuple(file.stages[at] for at in sorted(needed))
 
 
 def _is_candidate(name: str) -> bool:
