@@ -72,7 +72,9 @@ class PlanProof:
         """Describe it in one line, the first of the output. `planned` are the packages of the plan that is written."""
         if self.reason:
             return f"not proved: {self.reason}"
-        notes = [f"left out: {join_words(self.left_out)}"] if self.left_out else []
+        notes = (
+            [f"not tried: {join_words(self.left_out)}, in place of which empty modules stood"] if self.left_out else []
+        )
         notes += [f"added: {join_words(self.added)}"] if self.added else []
         # torch's build for the CPU, 2.15.0+cpu, stands for the planned one.
         tried = {name: version.partition("+")[0] for name, version in self.tried}
@@ -191,7 +193,8 @@ class _Repair:
             for requirement in [each for each, error in tried.items() if error in left]:
                 self._trial.restore(self.kept.pop(requirement))
             tried.clear()
-        if len(failures) >= len(best):
+        # A program that now gets as far as it can without a GPU fails no more.
+        if sum(not each.needs_gpu for each in failures) >= sum(not each.needs_gpu for each in best):
             for changed in reversed(self.kept.values()):
                 self._trial.restore(changed)
             self.kept.clear()

@@ -119,6 +119,11 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
             "proved: imports and first command run (python run.py --help); added: einops",
             ["einops"],
         ),
+        (
+            "__import__('einops')\nraise AssertionError('Torch not compiled with CUDA enabled')",
+            "not proved: it runs without a failure up to run.py:7, which needs a GPU; added: einops",
+            ["einops"],
+        ),
         ("import nowhere_found", "run.py:6 needs nowhere_found, which is not installed", []),
         ("import broken", "broken (run.py:6): ImportError: cannot import name 'gone' from 'engine'", []),
         ("import helpers", "helpers.py:1 needs nowhere_found, which is not installed", []),
@@ -133,6 +138,7 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
     ids=[
         "a known package is planned",
         "a known package that is imported later is added",
+        "a known package before a GPU is needed",
         "an unknown module",
         "a package that does not import",
         "reached",
