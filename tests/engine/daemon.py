@@ -210,7 +210,9 @@ def _client_environment(state: Path, binaries: Binaries) -> dict[str, str]:
     path = os.pathsep.join([*map(str, binaries.path), os.environ.get("PATH", "/usr/bin:/bin")])
     home = state / "home"
     home.mkdir()
-    env = environment(PATH=path, HOME=home, DOCKER_HOST=f"unix://{state}/docker.sock", DOCKER_CONFIG=config)
+    socket = f"unix://{state}/docker.sock"
+    # `devkit up` leaves the output of what failed in TMPDIR.
+    env = environment(PATH=path, HOME=home, TMPDIR=state, DOCKER_HOST=socket, DOCKER_CONFIG=config)
     for name in (
         "DOCKER_CONTEXT",
         "DOCKER_TLS_VERIFY",

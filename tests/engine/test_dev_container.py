@@ -33,7 +33,7 @@ def started(clone: Clone) -> Clone:
 def cli(folder: Path, clone: Clone, *words: str | Path) -> str:
     """What the dev container CLI printed on its standard output."""
     path = os.pathsep.join([str(folder), clone.engine.env["PATH"]])
-    env = {**clone.engine.env, "TMPDIR": str(clone.engine.state), "PATH": path}
+    env = {**clone.engine.env, "PATH": path}
     verb, *rest = words
     argv = clone.engine.on_host("devcontainer", verb, "--workspace-folder", clone.folder, *rest)
     return run(argv, env=env, cwd=clone.folder, deadline_s=900).stdout

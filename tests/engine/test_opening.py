@@ -214,7 +214,7 @@ def test_a_dev_container_of_others_is_started_by_the_dev_container_cli(engine, d
     (clone.folder / ".devcontainer.json").write_text(json.dumps(document))
     missing = devkit(clone, "up", expect=2).stderr
     assert "npm install -g @devcontainers/cli" in missing
-    path = {"PATH": os.pathsep.join([str(devcontainer_cli), engine.env["PATH"]]), "TMPDIR": str(engine.state)}
+    path = {"PATH": os.pathsep.join([str(devcontainer_cli), engine.env["PATH"]])}
     first, again = (json.loads(devkit(clone, "up", "--json", **path).stdout) for _ in range(2))
     assert (first["action"], first["workspace_folder"]) == ("created", "/workspaces/a folder")
     assert (again["action"], again["container_id"]) == ("kept", first["container_id"])
