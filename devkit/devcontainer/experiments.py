@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from devkit.devcontainer.engine import EngineClient
+from devkit.devcontainer.made_container import ABSENT
 from devkit.doctor.model import Finding, Found, Side
 from devkit.doctor.registry import select_checks
 from devkit.doctor.runner import run_checks
@@ -25,7 +26,6 @@ from devkit.probe.project.places import Place, list_instructions
 from devkit.trial.containers import try_containers
 from devkit.trial.project import write_build
 
-ABSENT = re.compile(r"(?<![\w/.+-])([\w.+-]+): (?:command )?not found|exec: \"([\w.+-]+)\": executable file not found")
 _OF_SHELL = re.compile(r"\S*\bsh: (?:line )?\d+: ")
 _NO_FILE = re.compile(r"no such file or directory", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w.:/+-])(?:[\w./+-]*\w[./][\w./+-]*\w|[\w-]+(?='?: No such file))")

@@ -204,8 +204,10 @@ def _start_by_cli(
         result: dict[str, Any] = dict(json.loads(done.out.splitlines()[-1]))
     except (ValueError, TypeError, IndexError):
         result = {}
+    if done.code == 0 and (before is None or not before.is_running or rebuilds):
+        time.sleep(_SETTLING_S)
     after = client.find()
-    if done.code != 0 or after is None:
+    if done.code != 0 or after is None or not after.is_running:
         said = str(result.get("description") or result.get("message") or f"it ended with status {done.code}")
         if end := _describe_end(after):
             answer = client.call("logs", "--tail", "50", after.id if after else "")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from devkit.devcontainer.configuration import DevContainer
 from devkit.devcontainer.engine import EngineClient, Failure
-from devkit.devcontainer.experiments import ABSENT, Step, find_tried
+from devkit.devcontainer.experiments import Step, find_tried
+from devkit.devcontainer.made_container import ABSENT, MadeContainer
 from devkit.doctor.known_errors import explain_text
 from devkit.doctor.model import Confidence, Fix
 from devkit.doctor.program_failures import name_program
@@ -32,6 +33,10 @@ _PREFIX = re.compile(r"^[\w.-]+-\d+ +\| ", re.MULTILINE)
 """The container in the log of Compose."""
 _FRAME = re.compile(r"^\s+at (?:async )?\S+ \(.*\)$|^\s+at .*:\d+:\d+\)?$", re.MULTILINE)
 """Of the dev container CLI's own code."""
+_WARNING = re.compile(
+    r'^(?:time=\S+ level=(?:warning|info|debug) |WARN\w*\W.*" variable is not set\.).*$', re.MULTILINE
+)
+"""What Compose says of a project on each run, also of one that starts."""
 _OF_GPU = re.compile("nvidia|gpu", re.IGNORECASE)
 _LONGEST, _SHORTEST = 120, 40
 """Characters of a headline's words."""
@@ -104,7 +109,8 @@ class Verdict:
 
 def judge_failure(host: Host, container: DevContainer, failure: Failure, client: EngineClient | None = None) -> Verdict:
     """Judge why the dev container did not start by the output of what failed, and with a `client` by experiments."""
-    folder, text = str(container.folder), _clean("\n".join(failure.excerpt or failure.lines))
+    folder, whole = str(container.folder), _clean("\n".join(failure.lines))
+    text = _clean("\n".join(failure.excerpt)).strip() or whole
     answer = explain_text(text, is_ours=True)
     able = (each for each in answer.matches if each.confidence is not Confidence.POSSIBLE and not each.is_harmless)
     match = next((each for each in able if each.follows_from is None), None)
@@ -115,7 +121,6 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
     lines_told = (line, error.text if error else "", *said[::-1], failure.title)
     # What only reports that something failed says less than the program itself.
     words = next((each for each in lines_told if each and not STATUS.search(each)), next(filter(None, lines_told)))
-    whole = _clean("\n".join(failure.lines))
     key = _KEY.search(failure.title)
     stopped = locate_excerpt(host, folder, whole)
     started = locate_setting(host, folder, (key[0],)) if key else None
@@ -133,12 +138,15 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
     places = (*(take_suggestion(each, words) for each in places[:1]), *places[1:])
     with suppress(DevkitError):  # An engine that does not answer shows nothing.
         if client and not any(each.note for each in places):
-            shown = Step(client, own[0]).explain(words) if own else None
+            made = MadeContainer(client, f"{failure.title}\n{whole}").explain(words) if stopped is None else None
+            shown = made or (Step(client, own[0]).explain(words) if own else None)
             if shown is not None and shown.remedy:
                 places = drop_repeated((shown, *places))
             elif tried := find_tried(host, folder, "\n".join((words, *(each.text for each in places)))):
                 shown_lines = tuple(redact_tokens(text).splitlines())
-                return Verdict(tried.message, places, "", tried.fix, is_certain=True, shown=shown_lines, is_tried=True)
+                return Verdict(
+                    tried.message, tuple(own), "", tried.fix, is_certain=True, shown=shown_lines, is_tried=True
+                )
     return Verdict(
         redact_tokens(words),
         places,
@@ -150,4 +158,4 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
 
 
 def _clean(text: str) -> str:
-    return _FRAME.sub("", _PREFIX.sub("", text))
+    return _WARNING.sub("", _FRAME.sub("", _PREFIX.sub("", text)))

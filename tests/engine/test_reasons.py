@@ -73,6 +73,48 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="a file that is not there",
         ),
         pytest.param(
+            BUILT.replace("[sleep, '60']", "[/start.py]"),
+            "COPY --chmod=755 start.py /",
+            "/start.py has no #! line",
+            "Fix in start.py:1: write #!/usr/bin/env python3 as the first line.",
+            id="a program without its interpreter",
+        ),
+        pytest.param(
+            BUILT.replace("[sleep, '60']", "[pip]"),
+            "RUN python3 -m venv /made\nENV PATH=/used/bin:$PATH\nRUN cp -r /made /used && rm -r /made",
+            "/used/bin/pip is run by /made/bin/python3, which the container does not have",
+            "Fix in Dockerfile:4: make the environment at /used in the first place.",
+            id="a virtual environment that was moved",
+        ),
+        pytest.param(
+            BUILT.replace("[sleep, '60']", "[/app/bin/run], volumes: ['.:/app']"),
+            "RUN mkdir -p /app/bin && cp /bin/true /app/bin/run",
+            "the image has /app/bin/run, but the mount at /app hides it",
+            "Fix in compose.yaml:1: mount a volume at /app/bin,",
+            id="a mount over a program",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[sh, -uc, 'echo $$QUEUE']") % "tty: true",
+            "",
+            "QUEUE is set in .env, which Compose reads for its own files only",
+            "Fix in compose.yaml:1: write env_file: .env in the service.",
+            id="a variable that no container gets",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[sh, -c, 'echo WORD is $${WORD:?too short}']") % "env_file: .env",
+            "",
+            "Compose takes what follows $ in the value of WORD for a variable",
+            "Fix in .env:2: put the value into single quotes.",
+            id="a value with a dollar sign",
+        ),
+        pytest.param(
+            BUILT.replace("build: .", "build: {context: ., dockerfile: sub/Dockerfile}"),
+            "",
+            "sub/Dockerfile is not in the build context",
+            "write Dockerfile in place of sub/Dockerfile",
+            id="no Dockerfile there",
+        ),
+        pytest.param(
             USED % "port: ['80:80']",
             "",
             "Compose does not know port",
@@ -84,6 +126,7 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
 def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, cause, fix):
     image.provide(engine, BASE)
     files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE}\n{dockerfile}\n", "kept": ""}
+    files |= {"start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     done = run(

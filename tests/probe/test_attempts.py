@@ -15,6 +15,8 @@ from devkit.probe.engine.daemon_files import find_daemon_file, find_daemon_pid, 
 from devkit.probe.engine.last_words import add_settings, find_named_settings, read_last_words
 from devkit.probe.engine.program_trials import read_program_failures
 from devkit.probe.host import LocalHost
+from devkit.probe.project.places import list_instructions
+from devkit.probe.project.reader import read_project
 from tests.cases import cases
 from tests.hosts import machine, written
 
@@ -279,6 +281,32 @@ def test_compose_resolves_the_files_that_the_dev_container_names(tmp_path, monke
     names = '["${localWorkspaceFolder}/compose.yaml", "dev.yaml"]'
     (tmp_path / ".devcontainer/devcontainer.json").write_text(f'{{"dockerComposeFile": {names}}} // both\n')
     assert read_compose_config(LocalHost(), project=str(tmp_path)) == (ResolvedService("a", "", (), 0, None, None),)
+
+
+def test_paths_of_each_compose_file_count_from_the_folder_of_the_first(tmp_path, monkeypatch):
+    project = tmp_path / "project"
+    plugin(
+        tmp_path,
+        f"""echo '{{"services": {{"a": {{"build": {{"context": "{tmp_path}", "dockerfile": "dev/Dockerfile"}}}}}}}}'""",
+    )
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("COMPOSE_FILE", raising=False)
+    (project / "dev").mkdir(parents=True)
+    (project / "dev/Dockerfile").write_text("FROM x\nCOPY kept /\n")
+    (project / "compose.yaml").write_text("services: {a: {image: x}}")
+    (project / "dev/more.yaml").write_text("services: {a: {build: {context: .., dockerfile: dev/Dockerfile}}}")
+    names = '["${localWorkspaceFolder}/compose.yaml", "dev/more.yaml"]'
+    (project / ".devcontainer.json").write_text(f'{{"dockerComposeFile": {names}, "service": "a"}}')
+    refused = read_compose_config(LocalHost(), project=str(project))
+    assert refused.words == (
+        f"Compose takes paths from the folder of compose.yaml, so that .. is {tmp_path}, which has no dev/Dockerfile",
+    )
+    assert refused.settings[0].endswith('write "." in place of "..")')
+    (project / "dev/more.yaml").write_text("services: {a: {build: {context: ., dockerfile: dev/Dockerfile}}}")
+    (service,) = read_project(LocalHost(), project=str(project)).services
+    assert (service.build.context, service.build.dockerfile) == (".", "dev/Dockerfile")
+    (copy,) = (each for each, _ in list_instructions(LocalHost(), str(project)) if each.name == "COPY")
+    assert copy.note == "kept is not in the build context, the project's folder"
 
 
 def test_a_project_that_compose_refuses_is_told_in_its_words(tmp_path, monkeypatch):

@@ -140,10 +140,19 @@ def test_a_line_that_is_known_is_not_told_again(tmp_path):
         ("ARG A=1\nFROM x:$A\nARG A\nRUN echo $A\n", {}),
         ("FROM x AS y\nENV A=1\nARG B=1\nFROM y\nRUN echo $A $B\n", {5: "B has no value here"}),
         ("FROM x\nARG A=1\nFROM x\nRUN A=2 && echo $A ${A:-3} $PATH\n", {}),
+        ("FROM x\nENV A=1:$A\nFROM x\nENV A=2:$A\n", {}),
         ('FROM x\nCMD ["run", "$A"]\nENTRYPOINT ["/bin/sh", "-c", "$A"]\n', {2: "no shell reads a list"}),
         ("".join(f"ARG A{n}=$A{n - 1}$A{n - 1}xx\n" for n in range(1, 60)) + "FROM x\n", {}),
     ],
-    ids=["above FROM", "repeated", "of another stage", "set by the command", "a list", "growing without end"],
+    ids=[
+        "above FROM",
+        "repeated",
+        "of another stage",
+        "set by the command",
+        "of the base image",
+        "a list",
+        "growing without end",
+    ],
 )
 def test_variables_that_have_no_value_where_they_stand(text, notes):
     found = {each.instruction.line: each.note for each in list_scoped(text) if each.note}

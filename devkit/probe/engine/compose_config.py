@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from devkit.probe.host import Host
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
 from devkit.probe.project.devcontainer import LOCAL_FOLDER, find_compose_file_nodes
-from devkit.probe.project.places import locate_words
+from devkit.probe.project.places import Place, locate_setting, locate_words
 
 PODMAN_COMPOSE = "podman-compose"
 _DEADLINE_S = 3.0
@@ -46,6 +47,9 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
     if isinstance(failure, Unknown):
         return failure
     if failure is None:
+        absent = next(_find_absent_builds(host, project.rstrip("/"), config), None)
+        if absent:
+            return ProgramFailure("docker compose build", (absent.note,), settings=(str(absent),))
         return tuple(_list_services(config))
     if failure.status in (126, 127) or failure.status < 0 or not failure.words:
         return Unknown("the Compose plugin cannot run")  # what is wrong with it, another check says
@@ -88,6 +92,37 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
         )
         failure = replace(failure, settings=settings)
     return {}, failure
+
+
+def _find_absent_builds(host: Host, folder: str, config: dict[str, Any]) -> Iterator[Place]:
+    """Yield the settings of builds whose Dockerfile is not where Compose looks for it, with the value under which it is found."""
+    named = [*_list_named_files(host, folder)][1::2]
+    base = posixpath.dirname(named[0]) if named else folder
+    for name, service in get_object(config, "services").items():
+        build = get_object(service, "build")
+        context, file = get_text(build, "context"), get_text(build, "dockerfile") or "Dockerfile"
+        keys = ["services", name, "build"]
+        place = locate_setting(host, folder, [*keys, "context"]) or locate_setting(host, folder, keys)
+        is_absent = host.stat(posixpath.join(context, file)) is None and "dockerfile_inline" not in build
+        if place is None or not context.startswith("/") or not is_absent:
+            continue
+        own = posixpath.normpath(posixpath.join(folder, posixpath.dirname(place.file), place.text))
+        if own != context and host.stat(posixpath.join(own, file)):
+            first = posixpath.relpath(named[0], folder) if named else "the first file"
+            note = f"Compose takes paths from the folder of {first}, so that {place.text} is {context}, which has no {file}"
+            yield replace(place, note=note, remedy=f'write "{posixpath.relpath(own, base)}" in place of "{place.text}"')
+            continue
+        able = [posixpath.join(context, *file.split("/")[at:]) for at in range(1, file.count("/") + 1)]
+        below = posixpath.dirname(posixpath.join(context, file))
+        able += [
+            posixpath.join(below, each) for each in get_close_matches(posixpath.basename(file), host.list(below), 1)
+        ]
+        found = next((posixpath.relpath(each, context) for each in able if host.stat(each)), "")
+        able = [each for each in (folder, f"{folder}/.devcontainer") if host.stat(posixpath.join(each, file))]
+        instead = f"set the context to {posixpath.relpath(able[0], base)}, which has it" if able else f"add {file}"
+        remedy = f"write {found} in place of {file}" if found else instead
+        where = locate_setting(host, folder, [*keys, "dockerfile"]) if found else None
+        yield replace(where or place, note=f"{file} is not in the build context, {context}", remedy=remedy)
 
 
 def _list_keys(host: Host, plugin: str) -> tuple[str, ...]:

@@ -83,6 +83,13 @@ class ComposeTree:
                 together[name] = tree
         return tuple(tree for tree in together.values() if tree.node.fields)
 
+    def find_base(self, file: str) -> str:
+        """Return the file whose folder the paths in a file are relative to: for each of the list, the first one.
+
+        Source: Docker, "Merge Compose files": "all paths in the files are relative to the base Compose file".
+        """
+        return self._listed[0] if file in self._listed else file
+
     def _root(self, name: DocumentNode | str) -> DocumentNode:
         """The whole document of a file, absent when there is none or it is broken."""
         if isinstance(name, DocumentNode):
@@ -127,9 +134,7 @@ class ComposeTree:
         is_chosen = "$" in file.text
         root = self._read.get(node.file, ABSENT)
         if file:
-            # For every file of the list, paths are relative to the first one. Source: Docker, "Merge Compose files":
-            # "all paths in the files are relative to the base Compose file".
-            start = self._listed[0] if file.file in self._listed else file.file
+            start = self.find_base(file.file)
             folder = posixpath.join(self._files.folder, posixpath.dirname(start)) if start != file.file else ""
             # Compose takes variables from the process, and from .env beside its first file.
             beside = posixpath.dirname(self._listed[0]) if self._listed else ""
@@ -156,11 +161,13 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
     """Read the services of these files, later ones over earlier ones, `extends` and `include` followed."""
     pairs = ((name.text, name.file) if isinstance(name, DocumentNode) else (name, "") for name in named)
     paths = tuple(path for text, beside in pairs if (path := files.within(text, beside=beside)) is not None)
-    services = []
-    for tree in ComposeTree(files).resolve_services(named):
+    services, project = [], ComposeTree(files)
+    for tree in project.resolve_services(named):
         node = tree.node
         image = node.at("image")
-        mounts = [parse_mount_node(item, files) for item in node.at("volumes").items]
+        volumes = node.at("volumes").items
+        based = [parse_mount_node(replace(each, file=project.find_base(each.file)), files) for each in volumes]
+        mounts = [replace(mount, path=each.file) for mount, each in zip(based, volumes, strict=True) if mount]
         services.append(
             Service(
                 name=tree.name,
@@ -168,13 +175,13 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
                 path=node.file,
                 line=node.line,
                 image=Setting("image", redact_tokens(image.text), image.file, image.line) if image.is_scalar else None,
-                build=_build(node.at("build"), files),
+                build=_build(node.at("build"), project, files),
                 # Those behind a variable have its text as their condition.
                 requests=tuple(
                     replace(request, condition=tree.chosen.get(request.path, "")) for request in _requests(node, tree)
                 ),
                 # Of two volumes on one target the later counts.
-                mounts=tuple({mount.target: mount for mount in mounts if mount is not None}.values()),
+                mounts=tuple({mount.target: mount for mount in mounts}.values()),
                 variables=tuple(one for one in _variables(node.at("environment")) if is_relevant(one)),
                 settings=(
                     *(
@@ -198,12 +205,12 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
     return tuple(services)
 
 
-def _build(node: DocumentNode, files: ProjectFiles) -> Build | None:
+def _build(node: DocumentNode, project: ComposeTree, files: ProjectFiles) -> Build | None:
     if not node or node.at("dockerfile_inline"):
         return None
     context_node = node.at("context")
     context_text = context_node.text or (node.text if node.is_scalar else ".")
-    context = files.within(context_text, beside=context_node.file or node.file)
+    context = files.within(context_text, beside=project.find_base(context_node.file or node.file))
     name = node.at("dockerfile").text or "Dockerfile"
     path = files.within(f"{context}/{name}") if context is not None and not name.startswith("/") else None
     outside = name if name.startswith("/") else f"{context_text}/{name}"

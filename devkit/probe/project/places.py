@@ -112,7 +112,7 @@ def take_suggestion(place: Place, words: str) -> Place:
 
 def locate_variable(host: Host, folder: str, name: str) -> tuple[Place, ...]:
     """Return the places in which the project's files set a variable of its containers."""
-    settings = _list_settings(host, folder)
+    settings = list_settings(host, folder)
     return tuple(each for each in settings if name in (each.name.rpartition(".")[2], each.text.partition("=")[0]))
 
 
@@ -127,7 +127,7 @@ def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[P
     values = [each[:1] if each and _is_own(host, folder, each[0]) else each for each in values]
     groups = [[re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])") for value in each] for each in values]
     texts = [(place, text, place.name) for place, text in list_instructions(host, folder)]
-    texts += [(each, each.text, each.name) for each in _list_settings(host, folder)] if any(groups) else []
+    texts += [(each, each.text, each.name) for each in list_settings(host, folder)] if any(groups) else []
     texts = [each for each in texts if (each[0].file, each[0].line) not in known]
     able: dict[Place, int] = {}
     for group in groups:
@@ -221,8 +221,8 @@ def _search(node: DocumentNode, value: str, seen: set[int]) -> tuple[DocumentNod
     return next(((node, *path) for path in below if path), ())
 
 
-def _list_settings(host: Host, folder: str) -> Iterator[Place]:
-    """Yield each setting by its path of keys, without a note."""
+def list_settings(host: Host, folder: str) -> Iterator[Place]:
+    """Yield each setting of the Compose files and of devcontainer.json by its path of keys, without a note."""
     for root in _read_documents(host, folder):
         waiting, seen = [("", root)], set[int]()
         while waiting:

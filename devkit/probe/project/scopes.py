@@ -33,14 +33,17 @@ class ScopedInstruction:
 
 
 def list_scoped(text: str) -> Iterator[ScopedInstruction]:
-    """Yield each instruction. A variable counts as absent only if the file itself sets it, out of reach of its use.
+    """Yield each instruction. A variable counts as absent only if the file alone sets it, out of reach of its use.
 
     Source: Dockerfile reference, "Understand how ARG and FROM interact" and "Scope".
     """
     every = list(parse_instructions(text))
-    set_in = {
-        name: each.line for each in every[::-1] if each.keyword in ("ARG", "ENV") for name, _ in read_pairs(each.text)
-    }
+    setting = [each for each in every[::-1] if each.keyword in ("ARG", "ENV")]
+    set_in = {name: each.line for each in setting for name, _ in read_pairs(each.text)}
+    for each in setting:
+        for name, value in read_pairs(each.text):
+            if any(name in found for found in _VARIABLE.findall(value or "")):
+                set_in.pop(name, None)  # As in PATH=/opt/bin:$PATH, the base image has a value.
     before: dict[str, str] = {}
     scope, kept = before, dict[str, str]()
     stages: dict[str, dict[str, str]] = {}

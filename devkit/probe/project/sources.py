@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from devkit.probe.documents import DocumentNode
 from devkit.probe.host import Host
+from devkit.probe.project.devcontainer import LOCAL_FOLDER, find_compose_file_nodes
 from devkit.probe.project.dockerfile import FLAGS, Instruction
 
 _FROM = re.compile(r"--from=([\w-]+)(?=\s)")
@@ -18,8 +19,9 @@ _UNCERTAIN = re.compile(r"[*?\[$@]|<<|://|\\")
 
 def find_context(roots: Iterable[DocumentNode], dockerfile: str) -> DocumentNode | None:
     """Find the build of a Dockerfile in Compose files and devcontainer.json. The node's text is the context's folder in the project."""
-    for root in roots:
-        base, services = posixpath.dirname(root.file), root.fields.get("services")
+    every = tuple(roots)
+    for root in every:
+        base, services = posixpath.dirname(find_base(every, root.file)), root.fields.get("services")
         owners = services.fields.values() if services else (root,)
         for build in (each.fields["build"] for each in owners if "build" in each.fields):
             context, named = build.fields.get("context"), build.fields.get("dockerfile")
@@ -28,6 +30,18 @@ def find_context(roots: Iterable[DocumentNode], dockerfile: str) -> DocumentNode
             if posixpath.normpath(path) == dockerfile:
                 return replace(build, text=folder, line=context.line if context else build.line)
     return None
+
+
+def find_base(roots: Iterable[DocumentNode], file: str) -> str:
+    """Find the Compose file whose folder the paths in a file are relative to: the first that a devcontainer.json names with it."""
+    for root in roots:
+        named = [each.text.replace(LOCAL_FOLDER, "/") for each in find_compose_file_nodes(root)]
+        paths = [
+            posixpath.normpath(posixpath.join("/", posixpath.dirname(root.file), each)).lstrip("/") for each in named
+        ]
+        if file in paths:
+            return paths[0]
+    return file
 
 
 def judge_sources(

@@ -1,0 +1,189 @@
+"""Experiments with the container that was made: how its program begins, what a mount hides, and which variables reach it."""
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from devkit.devcontainer.engine import EngineClient
+from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_env
+from devkit.probe.project.places import Place, list_instructions, list_settings
+
+ABSENT = re.compile(r"(?<![\w/.+-])([\w.+-]+): (?:command )?not found|exec: \"([\w.+-]+)\": executable file not found")
+_NAMED = re.compile(r"\bcontainer (\S+) (?:exited|is unhealthy)")
+_NOT_RUN = re.compile(r"not found|no such file|exec format|syntax error|bad interpreter|cannot execute", re.IGNORECASE)
+_PATH = re.compile(r"(?<![\w./-])\.{0,2}/?[\w.+-]+(?:/[\w.+-]+)+")
+_WRAPPER = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|da|z)?sh|/sbin/docker-init|-\w*|.*\s.*", re.DOTALL)
+"""What starts another program, of the dev container CLI or of an image, and its options."""
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
+_BEGINNING = '"$1" cp --follow-link "$2:$3" - | tar -xOf - | head -c 1024'
+_FIRST_LINES = {".py": "#!/usr/bin/env python3", ".sh": "#!/bin/sh", ".bash": "#!/bin/bash"}
+_READING_S = 10.0
+_MAX_PROGRAMS = 4
+
+
+class MadeContainer:
+    """The container of a failure, running or not: what the engine and its files say of it."""
+
+    def __init__(self, client: EngineClient, said: str) -> None:
+        named, state = _NAMED.search(said), client.find()
+        name = named[1] if named else state.id if state else ""
+        done = client.call("container", "inspect", name) if name else None
+        self._client, self._host, self._folder = client, client.host, str(client.container.folder)
+        self._found: Mapping[str, Any] = json.loads(done.out)[0] if done and done.code == 0 else {}
+        self._config = get_object(self._found, "Config")
+        self._mounts = {get_text(each, "Destination"): each for each in get_objects(self._found, "Mounts")}
+        pairs = (each.partition("=") for each in get_texts(self._config, "Env"))
+        self._variables = {name: value for name, _, value in pairs}
+        self._read = cache(self._read_beginning)
+
+    def explain(self, words: str) -> Place | None:
+        """Return the place to correct, with the reason and what mends it; None where nothing shows that."""
+        if not self._found:
+            return None
+        return self._explain_folder() or self._explain_program(words) or self._explain_variable(words)
+
+    def _explain_folder(self) -> Place | None:
+        """Explain a workspace folder in which the project is not mounted."""
+        wanted = str(self._client.container.properties.get("workspaceFolder") or "").rstrip("/")
+        real = self._host.link(self._folder) or self._folder
+        own = [each for each, mount in self._mounts.items() if f"{real}/".startswith(f"{get_text(mount, 'Source')}/")]
+        if not wanted or not own or any(f"{wanted}/".startswith(f"{each}/") for each in own):
+            return None
+        place = next((each for each in self._list_settings() if each.name == "workspaceFolder"), None)
+        note = f"workspaceFolder is {wanted}, but the project is mounted at {own[0]}"
+        return place and replace(place, note=note, remedy=f"write {own[0]}, or mount the project at {wanted}")
+
+    def _explain_program(self, words: str) -> Place | None:
+        """Explain a program that cannot be started by its first line, or by the mount that hides it."""
+        if not _NOT_RUN.search(words):
+            return None
+        started = (get_text(self._found, "Path"), *get_texts(self._found, "Args"))
+        own = [each for each in started if not _WRAPPER.fullmatch(each)]
+        named = [first or second for first, second in ABSENT.findall(words)]
+        for name in [*dict.fromkeys((*_PATH.findall(words), *own[:1], *named))][:_MAX_PROGRAMS]:
+            places = [*self._list_paths(name)]
+            path = next((each for each in places if self._read(each) is not None), "")
+            if found := self._judge_first_line(path) if path else self._judge_mounts(places):
+                return found
+        return None
+
+    def _list_paths(self, name: str) -> Iterator[str]:
+        """Yield where the container looks for a program."""
+        base = get_text(self._config, "WorkingDir") or "/"
+        folders = [base] if "/" in name else self._variables.get("PATH", "").split(":")
+        yield from (posixpath.normpath(posixpath.join(each, name)) for each in folders)
+
+    def _read_beginning(self, path: str) -> str | None:
+        """Return how a file begins; None where the container does not have it."""
+        words = ("sh", "-c", _BEGINNING, "sh", self._client.program, get_text(self._found, "Id"), path)
+        done = self._host.run(words, deadline_s=_READING_S)
+        return done.out if done.out or not done.err.strip() else None
+
+    def _judge_first_line(self, path: str) -> Place | None:
+        begins = self._read(path) or ""
+        file, bringer = self._find_source(path)
+        if not begins.startswith("#!"):
+            first = _FIRST_LINES.get(posixpath.splitext(file.file)[1]) if file else None
+            note = f"{path} has no #! line, which names the program that runs it"
+            return (file and first and replace(file, note=note, remedy=f"write {first} as the first line")) or None
+        line = begins.partition("\n")[0]
+        interpreter, _, argument = line[2:].strip().partition(" ")
+        wanted = argument.split()[-1] if interpreter.endswith("/env") and argument else interpreter
+        if line.endswith("\r") and file:
+            note = f"the first line of {path} ends with a carriage return, which Linux takes for a part of the name"
+            return replace(file, note=note, remedy=f"save it with Unix line ends, as by sed -i 's/\\r$//' {file.file}")
+        if not wanted or any(self._read(each) is not None for each in self._list_paths(wanted)):
+            return None
+        note = f"{path} is run by {wanted}, which the container does not have"
+        home, made = (posixpath.dirname(posixpath.dirname(each)) for each in (path, wanted))
+        if self._read(f"{home}/pyvenv.cfg") is not None:
+            texts = list_instructions(self._host, self._folder)
+            bringer = next((each for each, text in texts if made in text and home in text), bringer)
+            note += f": a virtual environment keeps the path {made} at which it was made"
+            return bringer and replace(bringer, note=note, remedy=f"make the environment at {home} in the first place")
+        return file and replace(file, note=note, remedy="name a program that the container has in the first line")
+
+    def _find_source(self, path: str) -> tuple[Place | None, Place | None]:
+        """Return the first line of the project's file that a program is, and the instruction that copies it there."""
+        for target, mount in self._mounts.items():
+            file = posixpath.join(get_text(mount, "Source"), posixpath.relpath(path, target))
+            own = posixpath.relpath(file, self._host.link(self._folder) or self._folder)
+            if path.startswith(f"{target}/") and not own.startswith("..") and self._host.stat(file):
+                return Place("file", own, 1), None
+        for place, text in list_instructions(self._host, self._folder):
+            *sources, target = text.splitlines()[-1].split() or [""]
+            for source in sources if place.name in ("COPY", "ADD") and "--from" not in text else ():
+                # What is copied into a folder keeps its name, or the names below it.
+                below = path.partition(f"{target.strip('./')}/")[2] if target.strip("./") else posixpath.basename(path)
+                for base in ("", posixpath.dirname(place.file)):
+                    for file in (posixpath.join(base, source), posixpath.join(base, source, below)):
+                        own, found = posixpath.normpath(file), self._host.stat(f"{self._folder}/{file}")
+                        is_named = posixpath.basename(own) in (posixpath.basename(path), posixpath.basename(source))
+                        if (
+                            found
+                            and found.kind == "file"
+                            and is_named
+                            and path.endswith((target, posixpath.basename(own)))
+                        ):
+                            return Place("file", own, 1), place
+        return None, None
+
+    def _judge_mounts(self, paths: list[str]) -> Place | None:
+        """Explain by a mount a file that the image has and the container does not."""
+        for target in self._mounts:
+            for path in (each for each in paths if each.startswith(f"{target}/")):
+                words = ("--rm", "--network=none", "--entrypoint=/bin/sh", get_text(self._found, "Image"))
+                if self._client.call("run", *words, "-c", 'test -e "$0"', path).code == 0:
+                    place = next((each for each in self._list_settings() if target in each.text), None)
+                    kept = posixpath.join(target, posixpath.relpath(path, target).split("/")[0])
+                    note = f"the image has {path}, but the mount at {target} hides it"
+                    remedy = (
+                        f"mount a volume at {kept}, which takes over what the image has there, or install it elsewhere"
+                    )
+                    return place and replace(place, note=note, remedy=remedy)
+        return None
+
+    def _explain_variable(self, words: str) -> Place | None:
+        """Explain a variable that a file of the project sets and that does not reach the container as it is written."""
+        service = get_text(get_object(self._config, "Labels"), "com.docker.compose.service")
+        for name in dict.fromkeys(_VARIABLE.findall(words)):
+            for place, value in self._list_written(name):
+                given = self._variables.get(name)
+                if given is None and service:
+                    return self._explain_absent(name, place, service)
+                if given is not None and given != value and "$" in value and not given.startswith(value):
+                    note = f"Compose takes what follows $ in the value of {name} for a variable"
+                    return replace(place, note=note, remedy="put the value into single quotes")
+                if given is not None and given != value and given == self._host.env.get(name):
+                    note = f"{name} has another value in this shell, and that one counts"
+                    return replace(place, note=note, remedy=f"run unset {name} first")
+        return None
+
+    def _explain_absent(self, name: str, place: Place, service: str) -> Place | None:
+        settings = [*self._list_settings()]
+        if any(each.name == f"remoteEnv.{name}" for each in settings):
+            return None
+        own = next((each for each in settings if each.name.startswith(f"services.{service}.")), None)
+        note = f"{name} is set in {place.file}, which Compose reads for its own files only"
+        path = own and posixpath.relpath(place.file, posixpath.dirname(own.file))
+        return own and replace(
+            own, name=f"services.{service}", text="", note=note, remedy=f"write env_file: {path} in the service"
+        )
+
+    def _list_written(self, name: str) -> Iterator[tuple[Place, str]]:
+        """Yield the lines of the project's environment files that set a variable, and the value without quotes."""
+        named = [each for each in self._list_settings() if "env_file" in each.name]
+        near = {posixpath.dirname(each.file) for each in self._list_settings()}
+        paths = [posixpath.join(base, each.text) for each in named for base in ("", posixpath.dirname(each.file))]
+        for path in dict.fromkeys(map(posixpath.normpath, (*paths, *(posixpath.join(each, ".env") for each in near)))):
+            lines = (self._host.read(f"{self._folder}/{path}") or "").splitlines()
+            for number, line in enumerate(lines, 1):
+                if (found := parse_env(line)) and name in found:
+                    yield Place(name, path, number), found[name]
+
+    def _list_settings(self) -> Iterator[Place]:
+        yield from list_settings(self._host, self._folder)
