@@ -134,7 +134,9 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
             words = Step(client, stopped).repeat() or words
     own += locate_variable(host, folder, "PATH") if ABSENT.search(words) else ()
     others = locate_values(host, folder, words, apart_from=own)
-    places = drop_repeated((*own, *(others or (() if own else locate_values(host, folder, text)))))
+    # The rest of the output also repeats lines that are right: only one with a fault counts.
+    faulty = () if own or others else (each for each in locate_values(host, folder, text) if each.note)
+    places = drop_repeated((*own, *others, *faulty))
     places = (*(take_suggestion(each, words) for each in places[:1]), *places[1:])
     with suppress(DevkitError):  # An engine that does not answer shows nothing.
         if client and not any(each.note for each in places):

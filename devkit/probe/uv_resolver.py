@@ -47,8 +47,9 @@ from devkit.probe.package_indexes import find_allowed_indexes, find_offline_sett
 from devkit.probe.source_distributions import read_source_builds
 from devkit.text import to_one_line
 
-DEADLINE_S = 90.0
-"""For all calls of one command together: where nothing is in the cache, hundreds of small answers come over a network."""
+DEADLINE_S = 300.0
+"""For all calls of one command together: where nothing is in the cache, a busy machine reads hundreds of answers and source
+distributions. uv itself gives up on a server that does not answer."""
 PAGES_DEADLINE_S = 5.0
 """For the pages of the packages that have no wheel for the plan's Python."""
 MAX_SOURCE_DISTRIBUTIONS = 24

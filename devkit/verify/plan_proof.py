@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -23,8 +23,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.known_errors import explain_text, find_known_errors
-from devkit.facts.dependencies import Dependencies, Resolved
+from devkit.facts.dependencies import CondaPackage, Dependencies, Resolved
 from devkit.facts.values import Unknown
+from devkit.probe.dependencies.conda import convert_conda_version
 from devkit.probe.dependencies.imports import MAX_FILES, list_dotted_imports
 from devkit.probe.project.reader import read_last_change
 from devkit.probe.release_names import list_wheels, read_history
@@ -34,7 +35,14 @@ from devkit.solver.plan import Plan
 from devkit.text import join_some, join_words, to_one_line
 from devkit.verify import import_child
 from devkit.verify.process import Progress
-from devkit.verify.project_stages import MISSING, RAISED, find_help_commands, find_own_modules, find_programs
+from devkit.verify.project_stages import (
+    MISSING,
+    RAISED,
+    find_help_commands,
+    find_own_modules,
+    find_own_scripts,
+    find_programs,
+)
 from devkit.verify.throwaway import Environment
 
 DEADLINE_S = 1500.0
@@ -48,6 +56,7 @@ MAX_COPIED_BYTES = 16 << 20
 _NOT_COPIED = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__", ".devcontainer", "wandb", "outputs"))
 _LACKS_GPU = frozenset(("CON001", "DRV001", "DRV014", "PYT001", "PYT006"))
 """Of what a program says where no GPU is visible, or torch's build is the one for the CPU, as here."""
+_CONDA_SPEC = re.compile(r"[\w.-]+\s*(?P<version>.*)")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -67,6 +76,8 @@ class PlanProof:
     left_out: tuple[str, ...] = ()
     tried: tuple[tuple[str, str], ...] = ()
     stops: tuple[str, ...] = ()
+    of_conda: tuple[str, ...] = ()
+    """Packages of conda that were tried as those of the index with the same name."""
 
     def describe(self, planned: Iterable[tuple[str, str]]) -> str:
         """Describe it in one line, the first of the output. `planned` are the packages of the plan that is written."""
@@ -76,6 +87,9 @@ class PlanProof:
             [f"not tried: {join_words(self.left_out)}, in place of which empty modules stood"] if self.left_out else []
         )
         notes += [f"added: {join_words(self.added)}"] if self.added else []
+        notes += (
+            [f"tried from the package index in place of conda: {join_some(self.of_conda)}"] if self.of_conda else []
+        )
         # torch's build for the CPU, 2.15.0+cpu, stands for the planned one.
         tried = {name: version.partition("+")[0] for name, version in self.tried}
         others = [
@@ -92,7 +106,7 @@ class PlanProof:
             says = (
                 "not proved: the guide's first program prints no help, so devkit did not run it; its imports are installed",
             )
-        elif "-c" in self.command.split():
+        elif self.command.startswith("python -c "):
             says = (f"not proved: the guide does not mention a program of the project, but runs: {self.command}",)
         else:
             says = (f"proved: imports and first command run ({self.command})",)
@@ -109,7 +123,7 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
         return PlanProof(resolved.reason if isinstance(resolved, Unknown) else "the project does not list any packages")
     if (uv := find_uv()) is None:
         return PlanProof("uv is not installed")
-    words, program = choose_program(root, command)
+    words, program, shown = choose_program(root, command)
     if not (words or program):
         return PlanProof("the guide does not mention a program, devkit.toml has no command, and no folder is a package")
     with tempfile.TemporaryDirectory(prefix="devkit-prove-", ignore_cleanup_errors=True) as name:
@@ -125,22 +139,36 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
             )
         if reason := trial.install(plan, resolved):
             return PlanProof(reason, left_out=tuple(trial.left_out))
-        progress(f"{shlex.join(['python', *words]) if words else f'the imports of {program}'} …")
+        of_conda = tuple(_install_for_conda(trial, dependencies.conda))
+        progress(f"{shown or f'the imports of {program}'} …")
         # All that the guide runs; of these the first that prints help is started, too.
         programs = (program, *(path for _, path in find_programs(trial.project))) if program else ()
         reached = list_reached_imports(trial.project, programs)
-        repair = _Repair(trial, lambda: [*_try_imports(trial, reached), *(_try_command(trial, words) if words else ())])
+        repair = _Repair(
+            trial,
+            {each.name for each in dependencies.conda},
+            lambda: [*_try_imports(trial, reached), *(_try_command(trial, words, shown) if words else ())],
+        )
         failures = repair.run(plan.as_of or read_last_change(root), plan.python)
         says = (*trial.unbuilt, *(each.text for each in failures if not each.needs_gpu))
         return PlanProof(
             "",
-            shlex.join(("python", *words)) if words else "",
+            shown,
             tuple(dict.fromkeys(says)),
             tuple(repair.kept),
             tuple(trial.left_out),
             tuple(trial.list_installed().items()),
             tuple(dict.fromkeys(each.origin for each in failures if each.needs_gpu)),
+            of_conda,
         )
+
+
+def _install_for_conda(trial: Environment, packages: Iterable[CondaPackage]) -> Iterator[str]:
+    """Install the index's packages of the same names in place of conda's, and yield those that it has."""
+    for each in packages:
+        found = _CONDA_SPEC.fullmatch(each.spec.rpartition("::")[2])
+        if each.name and found and trial.try_release(f"{each.name}{convert_conda_version(found['version'])}"):
+            yield each.name
 
 
 @dataclass(frozen=True)
@@ -164,10 +192,14 @@ class _Failure:
 
 
 class _Repair:
-    """Tries other releases where something fails, and keeps what helps. `kept` are their requirements."""
+    """Tries other releases where something fails, and keeps what helps. `kept` are their requirements.
 
-    def __init__(self, trial: Environment, run: Callable[[], list[_Failure]]) -> None:
+    The packages `elsewhere` are in the image, but not from the package index.
+    """
+
+    def __init__(self, trial: Environment, elsewhere: Collection[str], run: Callable[[], list[_Failure]]) -> None:
         self._trial = trial
+        self._elsewhere = elsewhere
         self._run = run
         self._waiting: dict[str, list[str]] = {}
         """What was not tried yet, by the error that it may repair."""
@@ -205,7 +237,8 @@ class _Repair:
         """Yield the requirements that may repair a failure, the most likely first."""
         if failure.missing:
             imports = load_tables().imports
-            if name := imports.distributions().get(failure.missing, ""):
+            name = imports.distributions().get(failure.missing, "")
+            if name and name not in self._elsewhere:
                 yield name + imports.limits().get(name, "")
             return
         owners = self._trial.list_owners(failure.said)
@@ -240,23 +273,30 @@ def _list_of_day(owners: Mapping[str, str], day: str, python: str) -> Iterator[s
             yield f"{newer}<={fits[-1].version}"
 
 
-def choose_program(root: Path, command: str) -> tuple[list[str], str]:
-    """Choose the arguments of Python that print help, [] where that is not known, and the program that they run.
+def choose_program(root: Path, command: str) -> tuple[list[str], str, str]:
+    """Choose the arguments of Python that print help, [] where that is not known, the program that they run, and how to show it.
 
     A library without a program is imported.
     """
+    scripts = find_own_scripts(root)
     for line in (command, *find_help_commands(root, ())) if command else find_help_commands(root, ()):
         try:
             words = shlex.split(line)
         except ValueError:  # a quotation that does not end: the shell would refuse it, too
             continue
         if len(words) > 1 and words[0] in ("python", "python3"):
-            return words[1:], _find_program(root, words[1:])
+            return words[1:], _find_program(root, words[1:]), shlex.join(("python", *words[1:]))
+        if words and words[0] in scripts:
+            # The project is not installed here, and the script would do no more than this.
+            path, module, function = scripts[words[0]]
+            start = f"import sys; from {module} import {function.partition('.')[0]}; sys.exit({function}())"
+            return ["-c", start, *words[1:]], path, shlex.join(words)
     for _, path in find_programs(root):
-        return [], path
+        return [], path, ""
     for name, place in find_own_modules(root):
-        return ["-c", f"import {name}"], (place / name / "__init__.py").relative_to(root).as_posix()
-    return [], ""
+        words = ["-c", f"import {name}"]
+        return words, (place / name / "__init__.py").relative_to(root).as_posix(), shlex.join(("python", *words))
+    return [], "", ""
 
 
 def _find_program(root: Path, words: list[str]) -> str:
@@ -347,7 +387,7 @@ def _try_imports(trial: Environment, imports: Sequence[tuple[str, str, int]]) ->
             yield failure
 
 
-def _try_command(trial: Environment, words: list[str]) -> Iterator[_Failure]:
+def _try_command(trial: Environment, words: list[str], shown: str) -> Iterator[_Failure]:
     """Run the program, and yield its failure."""
     done = trial.run_python(*words)
     if done.code == 0:
@@ -355,13 +395,13 @@ def _try_command(trial: Environment, words: list[str]) -> Iterator[_Failure]:
     raised = [index for index, line in enumerate(done.log) if RAISED.match(line.strip())]
     frames = [match for line in done.log if (match := _FRAME.match(line))]
     own = [each for each in frames if Path(each["file"]).is_relative_to(trial.project)] or frames
-    origin = words[0]
+    origin = shown.split()[0] if words[0] == "-c" else words[0]
     if own:
         path = Path(own[-1]["file"])
-        shown = path.relative_to(trial.project) if path.is_relative_to(trial.project) else Path(path.name)
-        origin = f"{shown.as_posix()}:{own[-1]['line']}"
+        place = path.relative_to(trial.project) if path.is_relative_to(trial.project) else Path(path.name)
+        origin = f"{place.as_posix()}:{own[-1]['line']}"
     ended = "it did not end" if done.code is None else done.last_line
-    yield _judge(trial, "\n".join(done.log[: raised[-1] + 1]) if raised else ended, "python " + " ".join(words), origin)
+    yield _judge(trial, "\n".join(done.log[: raised[-1] + 1]) if raised else ended, shown, origin)
 
 
 def _judge(trial: Environment, said: str, what: str, origin: str) -> _Failure:

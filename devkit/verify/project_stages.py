@@ -2,11 +2,15 @@
 
 import json
 import platform
+import posixpath
 import re
 import shlex
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,8 @@ from devkit.compat.version_tables import load_tables
 from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import Dependencies, RequirementRole
 from devkit.probe.children.protocol import find_signal, format_signal
+from devkit.probe.dependencies.steps import read_lines
+from devkit.probe.documents import get_object
 from devkit.probe.machine.interpreter import WorkloadPython
 from devkit.reading import read_within
 from devkit.text import format_duration
@@ -35,13 +41,23 @@ PROVED = frozenset({"torch", "transformers", "peft", "accelerate", "bitsandbytes
 _NO_PACKAGE = re.compile(
     r"[._].*|tests?|testing|docs?|examples?|samples?|benchmarks?|scripts|tools|build|dist|assets|notebooks|conftest|setup"
 )
-_README_COMMAND = re.compile(
-    r"^\s*(?:[$>] *)?(?:\w+=\S+ +)*(?:(?:uv|poetry) +run +)?"
+_COMMAND = re.compile(
+    r"\s*(?:[$>-] *)?(?:\w+=\S+ +)*(?:(?:nohup|time|exec|srun(?: +-\S+)*) +)?"
+    r"(?P<manager>(?:uv|poetry) +run +(?:(?:--(?:extra|(?:only-)?group|with|python|package|env-file) +\S+|--?[\w-]+(?:=\S+)?) +)*)?"
     r"(?:(?:python3? +-m +)?(?:uvicorn|streamlit +run) +(?P<served>[\w./]+)"
-    r"|(?:python3?|(?:accelerate +launch|torchrun|deepspeed)(?: +-\S+(?: +\d+)?)*) +"
-    r"(?:-m +(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py))(?!\S))",
-    re.MULTILINE,
+    r"|(?:python3?(?: +-[uOBEsI]+)*|(?:accelerate +launch|torchrun|deepspeed)(?: +-\S+(?: +(?!-|\S*\.py(?:\s|$))\S+)?)*"
+    r"|(?(manager)|(?!))) *(?:(?<= )-m +(?P<module>[\w.]+)|(?<= )(?P<file>[\w./-]+\.py))(?!\S)"
+    r"|(?:(?:bash|sh|source|\.|sbatch(?: +-\S+)*) +)?(?P<shell>[\w./-]+\.(?:sh|slurm|sbatch))(?!\S)"
+    r"|(?P<script>[\w.-]+)(?!\S))"
 )
+"""A command that runs a program of the project, or a shell script that may."""
+_ENTERS = re.compile(r"\s*(?:[$>] *)?cd +([\w./-]+)\s*$")
+_MAX_DEPTH = 2
+"""Of shell scripts that run one another."""
+_ASSIGNMENT = re.compile(r"""^\s*(?:export +)?(\w+)=["']?([^"'\s]*)""", re.MULTILINE)
+_UNKNOWN_FOLDER = re.compile(r"\$(?:\{[^{}]*\}|\([^()]*\)|\w+)/")
+_ENTRY_POINT = re.compile(r"""^\s*["']?([\w.-]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)["']?,?\s*\]?$""", re.MULTILINE)
+"""A console script of setup.cfg or setup.py, alone in its line."""
 _PARSES_ARGUMENTS = re.compile(
     r"\b(?:argparse|click|typer|fire|absl|tyro|docopt|hydra|jsonargparse|simple_parsing|HfArgumentParser)\b"
 )
@@ -283,32 +299,95 @@ def prove_command(
 def find_help_commands(folder: Path, scripts: tuple[str, ...]) -> Iterator[str]:
     """Yield the first program of README that prints help, and the first console script, each with --help."""
     for words, path in find_programs(folder):
-        if words and _PARSES_ARGUMENTS.search(read_within(folder, folder / path)):
-            yield f"python {words} --help"
+        near = (
+            [path]
+            if words.startswith("python ")
+            else [f"{Path(path).parent}/{each.name}" for each in (folder / path).parent.glob("*.py")]
+        )
+        if words and any(_PARSES_ARGUMENTS.search(read_within(folder, folder / each)) for each in near):
+            yield f"{words} --help"
             break
     yield from (f"{shlex.quote(script)} --help" for script in scripts[:1])
 
 
 def find_programs(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the programs of the project that README runs, in its order: what Python is given, "" for a server's, and the file."""
+    """Yield the programs of the project that README runs, in its order: the command, "" for a server's, and the file.
+
+    The folder that `cd` leads to counts, and shell scripts are read for what they run.
+    """
     name = "[Rr][Ee][Aa][Dd][Mm][Ee]*"
     readmes = sorted(path for path in folder.glob(name) if path.is_file())
     below = [] if readmes else list(islice(folder.glob(f"*/{name}"), 2))
+    scripts = find_own_scripts(folder)
     for readme in readmes[:1] or below[: len(below) == 1]:
-        for match in _README_COMMAND.finditer(read_within(folder, readme)):
-            served = (match["served"] or "").removesuffix(".py").replace(".", "/")
-            name = match["file"] or f"{served or match['module'].replace('.', '/')}.py"
-            words = "" if served else match["file"] or f"-m {match['module']}"
-            path = (folder / name).resolve()
-            if path.is_relative_to(folder.resolve()) and path.is_file():
-                yield words, path.relative_to(folder.resolve()).as_posix()
-            elif (match["file"] or served) and ".." not in name:
-                # The guide runs it in a folder of the project, mostly after a `cd` that it says in words.
-                inner = [
-                    each.relative_to(folder).as_posix()
-                    for each in folder.glob(f"*/{name.removeprefix('./').lstrip('/')}")
-                ]
-                yield from ((words and each, each) for each in inner[:1] if len(inner) == 1)
+        section, base, in_words = -1, "", list[str]()
+        for line in read_lines(read_within(folder, readme)):
+            section, base = line.section, base if line.section == section else ""
+            text = line.text.replace("\\\n", " ")
+            in_words += [] if line.is_code else [each for each in text.split("`")[1::2] if each.startswith("python")]
+            for command in re.split("&&|;", text) if line.is_code else (text,):
+                if entered := _ENTERS.match(command):
+                    inner = posixpath.normpath(posixpath.join(base, entered[1]))
+                    base = inner if (folder / inner).is_dir() and not inner.startswith((".", "/")) else base
+                named = _COMMAND.match(command)
+                if named and named["script"] in scripts and line.is_code:
+                    yield named["script"], scripts[named["script"]][0]
+                elif named:
+                    yield from _find_run(folder, base, command, 0)
+        # What a sentence mentions comes after the commands in separate lines.
+        yield from (found for command in in_words for found in _find_run(folder, "", command, 0))
+
+
+def _find_run(folder: Path, base: str, command: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the programs that a command of a guide or of a shell script runs in the folder `base`."""
+    match = _COMMAND.match(command)
+    if match is None or match["script"]:
+        return
+    served = (match["served"] or "").removesuffix(".py").replace(".", "/")
+    name = match["file"] or match["shell"] or f"{served or match['module'].replace('.', '/')}.py"
+    able = {place: (folder / place / name).resolve() for place in (base, "")}
+    root = folder.resolve()
+    found = {place: path for place, path in able.items() if path.is_relative_to(root) and path.is_file()}
+    for place, path in islice(found.items(), 1):
+        relative = path.relative_to(root).as_posix()
+        if match["shell"] and depth < _MAX_DEPTH:
+            text = read_within(folder, path).replace("\\\n", " ")
+            values = dict(_ASSIGNMENT.findall(text))
+            filled = re.sub(r"\$\{?(\w+)\}?", partial(_fill_in, values), text)
+            for line in _UNKNOWN_FOLDER.sub("", filled.replace('"', "")).splitlines():
+                yield from _find_run(folder, place or posixpath.dirname(relative), line, depth + 1)
+        elif not match["shell"]:
+            written = f"-m {match['module']}" if match["module"] else match["file"]
+            yield "" if served else f"python {relative if place else written}", relative
+    if not found and (match["file"] or served) and ".." not in name and not depth:
+        # The guide runs it in a folder of the project, mostly after a `cd` that it says in words.
+        inner = [
+            each.relative_to(folder).as_posix() for each in folder.glob(f"*/{name.removeprefix('./').lstrip('/')}")
+        ]
+        yield from (("" if served else f"python {each}", each) for each in inner[:1] if len(inner) == 1)
+
+
+def _fill_in(values: Mapping[str, str], variable: re.Match[str]) -> str:
+    return values.get(variable[1], variable[0])
+
+
+def find_own_scripts(folder: Path) -> dict[str, tuple[str, str, str]]:
+    """Find the console scripts of the project by their names: the file, its module, and what is called there."""
+    found = []
+    with suppress(tomllib.TOMLDecodeError):
+        table = tomllib.loads(read_within(folder, folder / "pyproject.toml"))
+        tables = (get_object(table, "project", "scripts"), get_object(table, "tool", "poetry", "scripts"))
+        found = [(name, *str(place).partition(":")[::2]) for each in tables for name, place in each.items()]
+    for name in ("setup.cfg", "setup.py"):
+        text = read_within(folder, folder / name)
+        found += _ENTRY_POINT.findall(text) if "console_scripts" in text else []
+    scripts = {}
+    for name, module, function in found:
+        place = module.strip().replace(".", "/")
+        able = (f"{base}{place}{end}" for base in ("", "src/") for end in (".py", "/__init__.py"))
+        if path := next((each for each in able if (folder / each).is_file()), ""):
+            scripts[name] = (path, module.strip(), function.strip())
+    return scripts
 
 
 def _judge_command(done: CompletedCommand, project: ProjectEnvironment, timeout_s: float) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from devkit.reading import MAX_CONFIG_BYTES
 from devkit.verify.plan_proof import choose_program, list_reached_imports
+from devkit.verify.project_stages import find_programs
 
 
 def project(tmp_path, *names, readme=""):
@@ -35,7 +36,7 @@ def project(tmp_path, *names, readme=""):
 )
 def test_the_program_is_the_users_or_the_first_of_the_guide(tmp_path, command, chosen):
     files = ("train.py", "own/__init__.py", "own/__main__.py", "own/run.py", "src/kit/go.py")
-    assert choose_program(project(tmp_path, *files, readme="python train.py"), command) == chosen
+    assert choose_program(project(tmp_path, *files, readme="python train.py"), command)[:2] == chosen
 
 
 @pytest.mark.parametrize(
@@ -48,10 +49,48 @@ def test_the_program_is_the_users_or_the_first_of_the_guide(tmp_path, command, c
     ],
 )
 def test_a_server_that_the_guide_starts_is_read_and_not_run(tmp_path, line):
-    assert choose_program(project(tmp_path, "app/main.py", readme=line), "") == ([], "app/main.py")
+    assert choose_program(project(tmp_path, "app/main.py", readme=line), "") == ([], "app/main.py", "")
     (tmp_path / "backend").mkdir()
     (tmp_path / "app").rename(tmp_path / "backend/app")
-    assert choose_program(tmp_path, "") == ([], "backend/app/main.py")
+    assert choose_program(tmp_path, "") == ([], "backend/app/main.py", "")
+
+
+@pytest.mark.parametrize(
+    ("readme", "found"),
+    [
+        pytest.param("cd sub\npython train.py", "python sub/train.py", id="in the folder that cd leads to"),
+        pytest.param("bash run.sh train", "python sub/train.py", id="by a shell script with variables"),
+        pytest.param(
+            "$ torchrun --nproc_per_node 2 -m sub.train", "python -m sub.train", id="by a launcher with options"
+        ),
+        pytest.param("uv run --extra gpu sub/train.py", "python sub/train.py", id="by uv alone"),
+        pytest.param("own-tool fit", "own-tool", id="a console script"),
+        pytest.param("uv run own-tool fit", "own-tool", id="a console script by uv"),
+        pytest.param("old-tool fit", "old-tool", id="a console script of setup.py"),
+        pytest.param(
+            "other-tool fit\n```\nown-tool is a tool. Run `python sub/train.py`.\n```",
+            "python sub/train.py",
+            id="in a sentence",
+        ),
+        pytest.param("cd ..\npython ../outside.py\nsh gone.sh", None, id="outside of the project"),
+    ],
+)
+def test_programs_that_a_guide_runs(tmp_path, readme, found):
+    root = project(tmp_path / "root", "sub/train.py", "src/own/cli.py", "src/own/__init__.py", readme=readme)
+    (tmp_path / "outside.py").touch()
+    (root / "run.sh").write_text(
+        'DIR=sub\nsh run.sh\nCUDA_VISIBLE_DEVICES=0 python -u "$ROOT/$DIR/train.py" \\\n --lr 1\n'
+    )
+    (root / "pyproject.toml").write_text('[project.scripts]\nown-tool = "own.cli:main.run"\ngone-tool = "gone:main"\n')
+    (root / "setup.py").write_text('setup(entry_points={"console_scripts": [\n"old-tool = own.cli:main",\n]})\n')
+    assert next((command for command, _ in find_programs(root)), None) == found
+
+
+def test_a_console_script_is_called_as_its_entry_point_says(tmp_path):
+    root = project(tmp_path, "own.py", readme="own-tool fit")
+    (root / "pyproject.toml").write_text('[tool.poetry.scripts]\nown-tool = "own:app.main"\n')
+    words = ["-c", "import sys; from own import app; sys.exit(app.main())", "--help"]
+    assert choose_program(root, "") == (words, "own.py", "own-tool --help")
 
 
 def test_imports_are_followed_through_the_project_and_not_below_try(tmp_path):

@@ -97,8 +97,13 @@ def locate_excerpt(host: Host, folder: str, words: str) -> Place | None:
     """Return the instruction at which BuildKit says that it stopped; tools that add lines to a Dockerfile keep the others."""
     found = OF_BUILD.search(words)
     text = found[2].rstrip("\\ ") if found else ""
+    number = int(found[1]) if found else 0
     places = [each for each, _ in list_instructions(host, folder) if text and each.text.startswith(text)]
-    return min(places, key=lambda each: abs(each.line - int(found[1] if found else 0)), default=None)
+    for path, content in _read_files(host, folder).items() if text.startswith("#") else ():
+        # The line of the syntax is that of an image, which BuildKit pulls.
+        if content.splitlines()[number - 1 : number] == [text]:
+            places.append(Place(text.strip("# ").partition("=")[0], path, number, text))
+    return min(places, key=lambda each: abs(each.line - number), default=None)
 
 
 def take_suggestion(place: Place, words: str) -> Place:
