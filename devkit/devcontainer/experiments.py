@@ -69,6 +69,8 @@ def find_tried(host: Host, folder: str, said: str) -> Finding | None:
         words = [*_TELLING.findall(" ".join(told)), finding.subject.rpartition(" ")[2]]
         telling = {each.strip(".!") for each in words if len(each) > 2}
         able = "|".join(re.escape(each) for each in telling if not _GENERAL.fullmatch(each))
+        if "Error response from daemon" in said and any(" exec " in each for each in told):
+            continue  # What a running container could not do comes after what the engine refused.
         if able and re.search(rf"(?<!\w)(?:{able})(?!\w)", said):
             return finding
     return None

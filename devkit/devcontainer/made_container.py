@@ -14,11 +14,17 @@ from devkit.probe.project.places import Place, list_instructions, list_settings
 
 ABSENT = re.compile(r"(?<![\w/.+-])([\w.+-]+): (?:command )?not found|exec: \"([\w.+-]+)\": executable file not found")
 _NAMED = re.compile(r"\bcontainer (\S+) (?:exited|is unhealthy)")
-_NOT_RUN = re.compile(r"not found|no such file|exec format|syntax error|bad interpreter|cannot execute", re.IGNORECASE)
+_NOT_RUN = re.compile(
+    r"not found|no such file|permission denied|exec format|syntax error|bad interpreter|cannot execute", re.IGNORECASE
+)
 _PATH = re.compile(r"(?<![\w./-])\.{0,2}/?[\w.+-]+(?:/[\w.+-]+)+")
 _WRAPPER = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|da|z)?sh|/sbin/docker-init|-\w*|.*\s.*", re.DOTALL)
 """What starts another program, of the dev container CLI or of an image, and its options."""
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
+_MODULE = re.compile(r"No module named '([\w]+)")
+_OF_SHELL = ("cd", "export", "source", "set", "if", "for", "while", "exec", ".", "ulimit", "umask", "trap", "alias")
+"""Words that only a shell knows."""
+_LISTING = '"$1" cp --follow-link "$2:$3" - | tar -tvf - | head -n 1'
 _BEGINNING = '"$1" cp --follow-link "$2:$3" - | tar -xOf - | head -c 1024'
 _FIRST_LINES = {".py": "#!/usr/bin/env python3", ".sh": "#!/bin/sh", ".bash": "#!/bin/bash"}
 _READING_S = 10.0
@@ -36,6 +42,7 @@ class MadeContainer:
         self._found: Mapping[str, Any] = json.loads(done.out)[0] if done and done.code == 0 else {}
         self._config = get_object(self._found, "Config")
         self._mounts = {get_text(each, "Destination"): each for each in get_objects(self._found, "Mounts")}
+        self._service = get_text(get_object(self._config, "Labels"), "com.docker.compose.service")
         pairs = (each.partition("=") for each in get_texts(self._config, "Env"))
         self._variables = {name: value for name, _, value in pairs}
         self._read = cache(self._read_beginning)
@@ -44,7 +51,8 @@ class MadeContainer:
         """Return the place to correct, with the reason and what mends it; None where nothing shows that."""
         if not self._found:
             return None
-        return self._explain_folder() or self._explain_program(words) or self._explain_variable(words)
+        ways = (self._explain_program, self._explain_module, self._explain_owner, self._explain_variable)
+        return self._explain_folder() or next(filter(None, (each(words) for each in ways)), None)
 
     def _explain_folder(self) -> Place | None:
         """Explain a workspace folder in which the project is not mounted."""
@@ -64,12 +72,76 @@ class MadeContainer:
         started = (get_text(self._found, "Path"), *get_texts(self._found, "Args"))
         own = [each for each in started if not _WRAPPER.fullmatch(each)]
         named = [first or second for first, second in ABSENT.findall(words)]
+        if started[0] in _OF_SHELL and (place := self._locate_start()):
+            note = f"{started[0]} is a word of the shell, and no shell runs the command"
+            return replace(place, note=note, remedy=f"write sh -c '{place.text}'")
         for name in [*dict.fromkeys((*_PATH.findall(words), *own[:1], *named))][:_MAX_PROGRAMS]:
             places = [*self._list_paths(name)]
             path = next((each for each in places if self._read(each) is not None), "")
             if found := self._judge_first_line(path) if path else self._judge_mounts(places):
                 return found
         return None
+
+    def _explain_module(self, words: str) -> Place | None:
+        """Explain a Python module that is in the container where the Python that was started does not look."""
+        found, place = _MODULE.search(words), self._locate_start()
+        if found is None or place is None or not (paths := self._search(found[1])):
+            return None
+        name, folder = found[1], posixpath.dirname(paths[0])
+        home = folder.partition("/lib/")[0]
+        if "-packages" in folder and self._read(f"{home}/pyvenv.cfg") is not None:
+            note = f"{name} is installed in the virtual environment {home}, and another Python was started"
+            return replace(place, note=note, remedy=f"start {home}/bin/python, or set PATH={home}/bin:$PATH")
+        if "-packages" not in folder and any(f"{folder}/".startswith(f"{each}/") for each in self._mounts):
+            note = f"{name} is in {folder}, where Python does not look"
+            return replace(place, note=note, remedy=f"set PYTHONPATH={folder}, or install the project")
+        return None
+
+    def _locate_start(self) -> Place | None:
+        """Return the place that says what the container runs."""
+        settings = [each for each in self._list_settings() if each.name.startswith(f"services.{self._service}.")]
+        own = [each for each in settings if each.name.rpartition(".")[2] in ("command", "entrypoint")]
+        texts = [each for each, _ in list_instructions(self._host, self._folder)]
+        return next(
+            iter((*own, *(each for each in texts[::-1] if each.name in ("CMD", "ENTRYPOINT")), *settings)), None
+        )
+
+    def _search(self, module: str) -> list[str]:
+        """Search the container's image and mounts for a module, and list its paths, the shortest first."""
+        mounts = f"--volumes-from={get_text(self._found, 'Id')}:ro"
+        words = (self._client.program, "run", "--rm", "--network=none", "--entrypoint=find", mounts)
+        skipped = ("-path", "/proc", "-prune", "-o", "-path", "/sys", "-prune", "-o")
+        tests = ("(", "-name", module, "-o", "-name", f"{module}.py", ")", "-print")
+        find = (get_text(self._found, "Image"), "/", "-maxdepth", "8", *skipped, *tests)
+        return sorted(self._host.run((*words, *find), deadline_s=_READING_S).out.split(), key=len)
+
+    def _explain_owner(self, words: str) -> Place | None:
+        """Explain a denied path by the owner of the mount in which it lies."""
+        user = get_text(self._config, "User").partition(":")[0]
+        if user in ("", "root", "0") or "denied" not in words.lower():
+            return None
+        able = ((path, target) for path in _PATH.findall(words) for target in self._mounts)
+        for target in (target for path, target in able if f"{path}/".startswith(f"{target}/")):
+            place = next((each for each in self._list_settings() if target in each.text), None)
+            owner = self._describe(target)[1]
+            if place is None or owner in ("", user):
+                continue
+            note = (
+                f"{target} belongs to {'root' if owner == '0' else f'the user {owner}'}, and {user} may not write there"
+            )
+            if get_text(self._mounts[target], "Type") == "bind":
+                remedy = f"give {user} the number {owner} in the image, or set user: {owner} for the service"
+                return replace(place, note=note, remedy=remedy)
+            named = [each for each, _ in list_instructions(self._host, self._folder) if each.name == "USER"]
+            remedy = f"write RUN mkdir -p {target} && chown {user} {target} above that line, and remove the volume"
+            return replace(next(iter(named[::-1]), place), note=note, remedy=remedy)
+        return None
+
+    def _describe(self, path: str) -> tuple[str, str]:
+        """Return the mode and the owner of a file or folder in the container, as ls shows them."""
+        words = ("sh", "-c", _LISTING, "sh", self._client.program, get_text(self._found, "Id"), path)
+        mode, owner, *_ = [*self._host.run(words, deadline_s=_READING_S).out.split()[:2], "", ""]
+        return mode, owner.partition("/")[0]
 
     def _list_paths(self, name: str) -> Iterator[str]:
         """Yield where the container looks for a program."""
@@ -97,7 +169,7 @@ class MadeContainer:
             note = f"the first line of {path} ends with a carriage return, which Linux takes for a part of the name"
             return replace(file, note=note, remedy=f"save it with Unix line ends, as by sed -i 's/\\r$//' {file.file}")
         if not wanted or any(self._read(each) is not None for each in self._list_paths(wanted)):
-            return None
+            return self._judge_mode(path, file, bringer)
         note = f"{path} is run by {wanted}, which the container does not have"
         home, made = (posixpath.dirname(posixpath.dirname(each)) for each in (path, wanted))
         if self._read(f"{home}/pyvenv.cfg") is not None:
@@ -106,6 +178,13 @@ class MadeContainer:
             note += f": a virtual environment keeps the path {made} at which it was made"
             return bringer and replace(bringer, note=note, remedy=f"make the environment at {home} in the first place")
         return file and replace(file, note=note, remedy="name a program that the container has in the first line")
+
+    def _judge_mode(self, path: str, file: Place | None, bringer: Place | None) -> Place | None:
+        mode, _ = self._describe(path)
+        if file is None or "x" in mode or not mode.startswith("-"):
+            return None
+        remedy = f"write {bringer.name} --chmod=755" if bringer else f"run chmod +x {file.file}"
+        return replace(bringer or file, note=f"{path} is not executable", remedy=remedy)
 
     def _find_source(self, path: str) -> tuple[Place | None, Place | None]:
         """Return the first line of the project's file that a program is, and the instruction that copies it there."""
@@ -149,29 +228,45 @@ class MadeContainer:
 
     def _explain_variable(self, words: str) -> Place | None:
         """Explain a variable that a file of the project sets and that does not reach the container as it is written."""
-        service = get_text(get_object(self._config, "Labels"), "com.docker.compose.service")
         for name in dict.fromkeys(_VARIABLE.findall(words)):
             for place, value in self._list_written(name):
                 given = self._variables.get(name)
-                if given is None and service:
-                    return self._explain_absent(name, place, service)
+                if given is None and self._service:
+                    return self._explain_absent(name, place)
                 if given is not None and given != value and "$" in value and not given.startswith(value):
                     note = f"Compose takes what follows $ in the value of {name} for a variable"
                     return replace(place, note=note, remedy="put the value into single quotes")
                 if given is not None and given != value and given == self._host.env.get(name):
                     note = f"{name} has another value in this shell, and that one counts"
                     return replace(place, note=note, remedy=f"run unset {name} first")
+            if name not in self._variables and (elsewhere := self._find_elsewhere(name)):
+                return elsewhere
         return None
 
-    def _explain_absent(self, name: str, place: Place, service: str) -> Place | None:
+    def _find_elsewhere(self, name: str) -> Place | None:
+        """Find a variable that the Compose file sets for others than the container's service."""
+        service = self._service
+        settings = [each for each in self._list_settings() if ".environment" in each.name]
+        own = [each for each in settings if each.name.startswith(f"services.{service}.environment")]
+        other = next(
+            (each for each in settings if each.name.endswith(f".{name}") or each.text.startswith(f"{name}=")), None
+        )
+        if other is None or not service or other.name.startswith(f"services.{service}."):
+            return None
+        owner = other.name.partition(".environment")[0].removeprefix("services.")
+        note = f"{name} is set for {owner} in line {other.line}, and {service} does not get it"
+        note += ", because its own environment replaces that one" if own and owner.startswith("x-") else ""
+        return replace((own or [other])[0], note=note, remedy=f"write {name} in the environment of {service}, too")
+
+    def _explain_absent(self, name: str, place: Place) -> Place | None:
         settings = [*self._list_settings()]
         if any(each.name == f"remoteEnv.{name}" for each in settings):
             return None
-        own = next((each for each in settings if each.name.startswith(f"services.{service}.")), None)
+        own = next((each for each in settings if each.name.startswith(f"services.{self._service}.")), None)
         note = f"{name} is set in {place.file}, which Compose reads for its own files only"
         path = own and posixpath.relpath(place.file, posixpath.dirname(own.file))
         return own and replace(
-            own, name=f"services.{service}", text="", note=note, remedy=f"write env_file: {path} in the service"
+            own, name=f"services.{self._service}", text="", note=note, remedy=f"write env_file: {path} in the service"
         )
 
     def _list_written(self, name: str) -> Iterator[tuple[Place, str]]:

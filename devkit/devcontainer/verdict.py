@@ -16,6 +16,7 @@ from devkit.doctor.signatures.unknown import STATUS
 from devkit.errors import DevkitError
 from devkit.facts.secrets import redact_tokens
 from devkit.probe.attempts import find_error_lines
+from devkit.probe.engine.compose_config import find_absent_build, resolve_project
 from devkit.probe.host import Host
 from devkit.probe.project.places import (
     OF_BUILD,
@@ -25,6 +26,7 @@ from devkit.probe.project.places import (
     locate_setting,
     locate_values,
     locate_variable,
+    note_profile,
     take_suggestion,
 )
 from devkit.text import join_words
@@ -138,10 +140,13 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
     faulty = () if own or others else (each for each in locate_values(host, folder, text) if each.note)
     places = drop_repeated((*own, *others, *faulty))
     places = (*(take_suggestion(each, words) for each in places[:1]), *places[1:])
+    if profile := note_profile(host, folder, words):
+        places = drop_repeated((profile, *places))
     with suppress(DevkitError):  # An engine that does not answer shows nothing.
         if client and not any(each.note for each in places):
             made = MadeContainer(client, f"{failure.title}\n{whole}").explain(words) if stopped is None else None
-            shown = made or (Step(client, own[0]).explain(words) if own else None)
+            shown = made or _find_absent_build(host, folder, words)
+            shown = shown or (Step(client, own[0]).explain(words) if own else None)
             if shown is not None and shown.remedy:
                 places = drop_repeated((shown, *places))
             elif tried := find_tried(host, folder, "\n".join((words, *(each.text for each in places)))):
@@ -157,6 +162,12 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
         match is not None and (match.confidence is Confidence.CERTAIN or _OF_GPU.search(words) is not None),
         tuple(redact_tokens(text).splitlines()),
     )
+
+
+def _find_absent_build(host: Host, folder: str, words: str) -> Place | None:
+    """Find the build that a missing file stopped before its first instruction."""
+    config = resolve_project(host, folder)[0] if re.search("no such file|ENOENT|not found", words) else {}
+    return find_absent_build(host, folder, config)
 
 
 def _clean(text: str) -> str:

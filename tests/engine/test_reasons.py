@@ -115,6 +115,58 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="no Dockerfile there",
         ),
         pytest.param(
+            BUILT.replace("[sleep, '60']", "[/run.sh]"),
+            "COPY --chmod=644 run.sh /",
+            "/run.sh is not executable",
+            "Fix in Dockerfile:2: write COPY --chmod=755.",
+            id="a program without execute bit",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "cd / && sleep 60") % "tty: true",
+            "",
+            "cd is a word of the shell, and no shell runs the command",
+            "Fix in compose.yaml:1: write sh -c 'cd / && sleep 60'.",
+            id="a command for a shell",
+        ),
+        pytest.param(
+            BUILT.replace("[sleep, '60']", "[touch, /kept/file], volumes: ['all:/kept']}}\nvolumes: {all: {"),
+            "RUN useradd one\nUSER one",
+            "/kept belongs to root, and one may not write there",
+            "Fix in Dockerfile:3: write RUN mkdir -p /kept && chown one /kept above that line,",
+            id="a volume of another user",
+        ),
+        pytest.param(
+            USED.replace("services: {", "x-all: {environment: {DATA_HOME: /data}}\nservices: {").replace(
+                "[sleep, '60']", "[sh, -uc, 'echo $$DATA_HOME']"
+            )
+            % "tty: true",
+            "",
+            "DATA_HOME is set for x-all in line 1, and a does not get it",
+            "Fix in compose.yaml:1: write DATA_HOME in the environment of a, too.",
+            id="a variable of others",
+        ),
+        pytest.param(
+            BUILT.replace("[sleep, '60']", "[python3, -c, import kit_of_nobody]"),
+            "RUN python3 -m venv /made && mkdir $(echo /made/lib/python3*)/site-packages/kit_of_nobody",
+            "kit_of_nobody is installed in the virtual environment /made, and another Python was started",
+            "Fix in compose.yaml:1: start /made/bin/python, or set PATH=/made/bin:$PATH.",
+            id="another virtual environment",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[python3, -c, import start]") % "volumes: ['.:/app/deep']",
+            "",
+            "start is in /app/deep, where Python does not look",
+            "Fix in compose.yaml:1: set PYTHONPATH=/app/deep, or install the project.",
+            id="a module of the project",
+        ),
+        pytest.param(
+            (USED % "depends_on: [b]")[:-1] + ", b: {image: x, profiles: [more]}}",
+            "",
+            "b is only in the profile more, which is not active",
+            "Fix in compose.yaml:1: run export COMPOSE_PROFILES=more first,",
+            id="a service of a profile",
+        ),
+        pytest.param(
             USED % "port: ['80:80']",
             "",
             "Compose does not know port",
@@ -126,7 +178,7 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
 def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, cause, fix):
     image.provide(engine, BASE)
     files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE}\n{dockerfile}\n", "kept": ""}
-    files |= {"start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}
+    files |= {"run.sh": "#!/bin/sh\nexec sleep 60\n", "start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     done = run(

@@ -299,7 +299,7 @@ def test_paths_of_each_compose_file_count_from_the_folder_of_the_first(tmp_path,
     (project / ".devcontainer.json").write_text(f'{{"dockerComposeFile": {names}, "service": "a"}}')
     refused = read_compose_config(LocalHost(), project=str(project))
     assert refused.words == (
-        f"Compose takes paths from the folder of compose.yaml, so that .. is {tmp_path}, which has no dev/Dockerfile",
+        f"Compose takes this path from the folder of compose.yaml, so that .. is {tmp_path}, which has no dev/Dockerfile",
     )
     assert refused.settings[0].endswith('write "." in place of "..")')
     (project / "dev/more.yaml").write_text("services: {a: {build: {context: ., dockerfile: dev/Dockerfile}}}")

@@ -30,7 +30,7 @@ from devkit.probe.host import Host
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
 from devkit.probe.project.devcontainer import LOCAL_FOLDER, find_compose_file_nodes
-from devkit.probe.project.places import Place, locate_setting, locate_words
+from devkit.probe.project.places import Place, list_settings, locate_setting, locate_words
 
 PODMAN_COMPOSE = "podman-compose"
 _DEADLINE_S = 3.0
@@ -47,8 +47,7 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
     if isinstance(failure, Unknown):
         return failure
     if failure is None:
-        absent = next(_find_absent_builds(host, project.rstrip("/"), config), None)
-        if absent:
+        if absent := find_absent_build(host, project.rstrip("/"), config):
             return ProgramFailure("docker compose build", (absent.note,), settings=(str(absent),))
         return tuple(_list_services(config))
     if failure.status in (126, 127) or failure.status < 0 or not failure.words:
@@ -94,35 +93,42 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
     return {}, failure
 
 
-def _find_absent_builds(host: Host, folder: str, config: dict[str, Any]) -> Iterator[Place]:
-    """Yield the settings of builds whose Dockerfile is not where Compose looks for it, with the value under which it is found."""
+def find_absent_build(host: Host, folder: str, config: dict[str, Any]) -> Place | None:
+    """Find a build whose Dockerfile is not where Compose looks for it, with the value under which it is found."""
+    return next(_list_absent_builds(host, folder, config), None)
+
+
+def _list_absent_builds(host: Host, folder: str, config: dict[str, Any]) -> Iterator[Place]:
     named = [*_list_named_files(host, folder)][1::2]
-    base = posixpath.dirname(named[0]) if named else folder
-    for name, service in get_object(config, "services").items():
-        build = get_object(service, "build")
+    first = posixpath.dirname(named[0]) if named else folder
+    settings = [each for each in list_settings(host, folder) if each.name.endswith((".build", ".build.context"))]
+    for build in (get_object(each, "build") for each in get_object(config, "services").values()):
         context, file = get_text(build, "context"), get_text(build, "dockerfile") or "Dockerfile"
-        keys = ["services", name, "build"]
-        place = locate_setting(host, folder, [*keys, "context"]) or locate_setting(host, folder, keys)
         is_absent = host.stat(posixpath.join(context, file)) is None and "dockerfile_inline" not in build
-        if place is None or not context.startswith("/") or not is_absent:
-            continue
-        own = posixpath.normpath(posixpath.join(folder, posixpath.dirname(place.file), place.text))
-        if own != context and host.stat(posixpath.join(own, file)):
-            first = posixpath.relpath(named[0], folder) if named else "the first file"
-            note = f"Compose takes paths from the folder of {first}, so that {place.text} is {context}, which has no {file}"
-            yield replace(place, note=note, remedy=f'write "{posixpath.relpath(own, base)}" in place of "{place.text}"')
-            continue
-        able = [posixpath.join(context, *file.split("/")[at:]) for at in range(1, file.count("/") + 1)]
-        below = posixpath.dirname(posixpath.join(context, file))
-        able += [
-            posixpath.join(below, each) for each in get_close_matches(posixpath.basename(file), host.list(below), 1)
-        ]
-        found = next((posixpath.relpath(each, context) for each in able if host.stat(each)), "")
-        able = [each for each in (folder, f"{folder}/.devcontainer") if host.stat(posixpath.join(each, file))]
-        instead = f"set the context to {posixpath.relpath(able[0], base)}, which has it" if able else f"add {file}"
-        remedy = f"write {found} in place of {file}" if found else instead
-        where = locate_setting(host, folder, [*keys, "dockerfile"]) if found else None
-        yield replace(where or place, note=f"{file} is not in the build context, {context}", remedy=remedy)
+        for place in settings if context.startswith("/") and is_absent else ():
+            own = posixpath.join(folder, posixpath.dirname(place.file))
+            resolved = {base: posixpath.normpath(posixpath.join(base, place.text or ".")) for base in (first, own)}
+            base, other = (first, own) if resolved[first] == context else (own, first)
+            if resolved[base] != context:
+                continue
+            if resolved[other] != context and host.stat(posixpath.join(resolved[other], file)):
+                start = posixpath.relpath(named[0], folder) if base == first else place.file
+                note = f"Compose takes this path from the folder of {start}, so that {place.text} is {context}"
+                note += f", which has no {file}"
+                wanted = posixpath.relpath(resolved[other], base)
+                yield replace(place, note=note, remedy=f'write "{wanted}" in place of "{place.text}"')
+                continue
+            below = posixpath.dirname(posixpath.join(context, file))
+            near = get_close_matches(posixpath.basename(file), host.list(below), 1)
+            able = [posixpath.join(context, *file.split("/")[at:]) for at in range(1, file.count("/") + 1)]
+            able += [posixpath.join(below, each) for each in near]
+            found = next((posixpath.relpath(each, context) for each in able if host.stat(each)), "")
+            able = [each for each in (folder, f"{folder}/.devcontainer") if host.stat(posixpath.join(each, file))]
+            instead = f"set the context to {posixpath.relpath(able[0], base)}, which has it" if able else f"add {file}"
+            remedy = f"write {found} in place of {file}" if found else instead
+            keys = [*place.name.removesuffix(".context").split("."), "dockerfile"]
+            where = locate_setting(host, folder, keys) if found else None
+            yield replace(where or place, note=f"{file} is not in the build context, {context}", remedy=remedy)
 
 
 def _list_keys(host: Host, plugin: str) -> tuple[str, ...]:

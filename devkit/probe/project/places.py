@@ -32,6 +32,7 @@ _OF_COMPOSE = re.compile(r"(?<!\$)(?:\$\$)*\$(?:(\w+)|\{(\w+)\})")
 """Without a default; two dollars are one of the text. Source: Compose specification, "Interpolation"."""
 _SUGGESTION = re.compile(r"((?:[^:\n]+: )?[^:\n]+) \(did you mean ([^()?]+)\?\)")
 """Of Go's programs, where a name is nearly one that they know."""
+_UNDEFINED = re.compile(r"depends on undefined service \"?([\w.-]+)")
 OF_BUILD = re.compile(r"^\s*(\d+) \| >>> +(.*?)\s*$", re.MULTILINE)
 """The line at which BuildKit stopped. Source: moby/buildkit, solver/errdefs/source.go."""
 
@@ -73,6 +74,8 @@ def locate_words(
 
     `find_known` tells the keys that this Compose knows.
     """
+    if profile := note_profile(host, folder, words):
+        return (str(profile),)
     named, quoted = _PATH.search(words), _QUOTED.findall(words)
     keys = [*re.findall(r"[\w-]+", named[0]), *quoted[-1:]] if named else ["services", *quoted[:1]]
     place = locate_setting(host, folder, keys, "" if named else quoted[-1]) if named or quoted else None
@@ -104,6 +107,18 @@ def locate_excerpt(host: Host, folder: str, words: str) -> Place | None:
         if content.splitlines()[number - 1 : number] == [text]:
             places.append(Place(text.strip("# ").partition("=")[0], path, number, text))
     return min(places, key=lambda each: abs(each.line - number), default=None)
+
+
+def note_profile(host: Host, folder: str, words: str) -> Place | None:
+    """Return the place of the profile without which Compose does not know a service that another one needs."""
+    found = _UNDEFINED.search(words)
+    name = f"services.{found[1]}.profiles" if found else ""
+    for each in list_settings(host, folder) if found else ():
+        if each.name == name and each.text:
+            note = f"{found[1]} is only in the profile {each.text}, which is not active" if found else ""
+            remedy = f"run export COMPOSE_PROFILES={each.text} first, or write required: false where it is needed"
+            return replace(each, note=note, remedy=remedy)
+    return None
 
 
 def take_suggestion(place: Place, words: str) -> Place:
