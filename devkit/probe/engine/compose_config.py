@@ -112,7 +112,7 @@ def _list_absent_builds(host: Host, folder: str, config: dict[str, Any]) -> Iter
             if resolved[base] != context:
                 continue
             if resolved[other] != context and host.stat(posixpath.join(resolved[other], file)):
-                start = posixpath.relpath(named[0], folder) if base == first else place.file
+                start = posixpath.relpath(named[0], folder) if base == first and named else place.file
                 note = f"Compose takes this path from the folder of {start}, so that {place.text} is {context}"
                 note += f", which has no {file}"
                 wanted = posixpath.relpath(resolved[other], base)
