@@ -75,6 +75,28 @@ def test_a_lock_limits_torch_to_the_version_of_the_chosen_extra():
     assert locked(("cpu",)) == {"==2.9.1+cpu"}
 
 
+def test_a_lock_that_was_made_without_a_gpu_keeps_the_version_and_not_the_build(tmp_path):
+    lock = """version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "own"
+version = "1"
+source = { virtual = "." }
+dependencies = [{ name = "torch" }]
+[package.metadata]
+requires-dist = [{ name = "torch", specifier = ">=2" }]
+[[package]]
+name = "torch"
+version = "2.9.1+cpu"
+source = { registry = "https://download.pytorch.org/whl/cpu" }
+"""
+    (tmp_path / "uv.lock").write_text(lock)
+    project = '[project]\nname = "own"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["torch>=2"]\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    plan, _ = solved(tmp_path, ADA)
+    assert (plan.torch, plan.variant) == ("2.9.1", "cu128")
+
+
 @pytest.mark.parametrize(
     ("wanted", "extra"),
     [

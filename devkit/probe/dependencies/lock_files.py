@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
-from devkit.facts.dependencies import PackageRequirement, RequirementRole
+from devkit.facts.dependencies import TORCH_FAMILY, PackageRequirement, RequirementRole
 from devkit.probe.dependencies.requirements import RequirementCollector, number_lines
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_object_or_empty, parse_toml
 
@@ -206,7 +206,11 @@ def _with_markers(package: LockedPackage, markers: set[str]) -> LockedPackage:
 
 
 def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: RequirementCollector) -> None:
-    """Limit every package to its locked version. One that has several without saying when is left open."""
+    """Limit every package to its locked version. One that has several without saying when is left open.
+
+    A lock that was made without a GPU has torch's build for the CPU. Unless an extra or group chooses that, the plan takes the
+    build that fits the machine, of the same version.
+    """
     by_name: dict[str, list[LockedPackage]] = {}
     for package in packages:
         if package.name and package.version and not package.is_local:
@@ -216,7 +220,10 @@ def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: Req
             continue
         for package in several[: 1 if not several[0].marker else None]:
             marker = f" ; {package.marker}" if package.marker else ""
-            found.need(f"{name}=={package.version}{marker}", path, package.line, is_limit=True, url=package.wheel)
+            version, _, build = package.version.partition("+")
+            is_open = build == "cpu" and name in TORCH_FAMILY and not (found.choice.extras or found.choice.groups)
+            pin, url = (version, "") if is_open else (package.version, package.wheel)
+            found.need(f"{name}=={pin}{marker}", path, package.line, is_limit=True, url=url)
 
 
 def find_torch_only_packages(
