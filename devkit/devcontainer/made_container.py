@@ -24,6 +24,12 @@ _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _MODULE = re.compile(r"No module named '([\w]+)")
 _OF_SHELL = ("cd", "export", "source", "set", "if", "for", "while", "exec", ".", "ulimit", "umask", "trap", "alias")
 """Words that only a shell knows."""
+_ABSENT_FILE = re.compile(r"\bno\b|not (?:a |found|exist)|cannot (?:find|open)|empty|missing", re.IGNORECASE)
+_UNREACHED = re.compile(
+    r"connection refused|name or service not known|name resolution|could not (?:resolve|translate)", re.IGNORECASE
+)
+_ADDRESS = re.compile(r"(?:(?<=//)|(?<![\w./-]))([a-z][\w-]*)(?::(\d{2,5}))?(?=[/:]|$)")
+_MANY = 20
 _LISTING = '"$1" cp --follow-link "$2:$3" - | tar -tvf - | head -n 1'
 _BEGINNING = '"$1" cp --follow-link "$2:$3" - | tar -xOf - | head -c 1024'
 _FIRST_LINES = {".py": "#!/usr/bin/env python3", ".sh": "#!/bin/sh", ".bash": "#!/bin/bash"}
@@ -51,17 +57,31 @@ class MadeContainer:
         """Return the place to correct, with the reason and what mends it; None where nothing shows that."""
         if not self._found:
             return None
-        ways = (self._explain_program, self._explain_module, self._explain_owner, self._explain_variable)
-        return self._explain_folder() or next(filter(None, (each(words) for each in ways)), None)
+        ways = (
+            *(
+                self._explain_folder,
+                self._explain_program,
+                self._explain_module,
+                self._explain_owner,
+                self._explain_file,
+            ),
+            *(self._explain_variable, self._explain_neighbor, self._explain_entrypoint),
+        )
+        return next(filter(None, (each(words) for each in ways)), None)
 
-    def _explain_folder(self) -> Place | None:
-        """Explain a workspace folder in which the project is not mounted."""
+    def _explain_folder(self, _: str) -> Place | None:
+        """Explain a workspace folder that is a file, or in which the project is not mounted."""
         wanted = str(self._client.container.properties.get("workspaceFolder") or "").rstrip("/")
         real = self._host.link(self._folder) or self._folder
         own = [each for each, mount in self._mounts.items() if f"{real}/".startswith(f"{get_text(mount, 'Source')}/")]
+        place = next((each for each in self._list_settings() if each.name == "workspaceFolder"), None)
+        for target in (each for each in own if wanted.startswith(f"{each}/")):
+            path = posixpath.join(get_text(self._mounts[target], "Source"), posixpath.relpath(wanted, target))
+            if place and (found := self._host.stat(path)) and found.kind == "file":
+                note = f"workspaceFolder is the file {posixpath.basename(path)}, and no folder"
+                return replace(place, note=note, remedy=f"write {posixpath.dirname(wanted)}")
         if not wanted or not own or any(f"{wanted}/".startswith(f"{each}/") for each in own):
             return None
-        place = next((each for each in self._list_settings() if each.name == "workspaceFolder"), None)
         note = f"workspaceFolder is {wanted}, but the project is mounted at {own[0]}"
         return place and replace(place, note=note, remedy=f"write {own[0]}, or mount the project at {wanted}")
 
@@ -78,7 +98,7 @@ class MadeContainer:
         for name in [*dict.fromkeys((*_PATH.findall(words), *own[:1], *named))][:_MAX_PROGRAMS]:
             places = [*self._list_paths(name)]
             path = next((each for each in places if self._read(each) is not None), "")
-            if found := self._judge_first_line(path) if path else self._judge_mounts(places):
+            if found := self._judge_first_line(path, words) if path else self._judge_mounts(places):
                 return found
         return None
 
@@ -137,6 +157,83 @@ class MadeContainer:
             return replace(next(iter(named[::-1]), place), note=note, remedy=remedy)
         return None
 
+    def _explain_file(self, words: str) -> Place | None:
+        """Explain an absent file by the mount that should bring it, or by the place where the image has it."""
+        for path in _PATH.findall(words) if _ABSENT_FILE.search(words) else ():
+            for target, mount in self._mounts.items():
+                if f"{path}/".startswith(f"{target}/") and (found := self._judge_source(target, mount, path)):
+                    return found
+            name = posixpath.basename(path)
+            others = [each for each in self._search(name) if posixpath.basename(posixpath.dirname(each)) != "proc"]
+            texts = list_instructions(self._host, self._folder)
+            copies = [(each, text.split()[-1].rstrip("/")) for each, text in texts if each.name == "COPY"]
+            for other in others if path.startswith("/") and "." in name and len(others) < _MANY else ():
+                # What COPY takes of a folder is its content.
+                place = next(
+                    (each for each, to in copies if other == f"{to}/{name}" and path.startswith(f"{to}/")), None
+                )
+                if place:
+                    note = f"{path} is absent, as line {place.line} puts {name} into {posixpath.dirname(other)}"
+                    note += ": COPY takes the content of a folder, and not the folder"
+                    return replace(place, note=note, remedy=f"copy that folder to {posixpath.dirname(path)}")
+        return None
+
+    def _judge_source(self, target: str, mount: Mapping[str, Any], path: str) -> Place | None:
+        place = next((each for each in self._list_settings() if target in each.text), None)
+        inner, source = posixpath.relpath(path, target), get_text(mount, "Source")
+        name = get_text(mount, "Name").rpartition("_")[2] or posixpath.basename(source)
+        near = [posixpath.join(below, name) for below in ("", *self._host.list(self._folder))]
+        able = [each for each in near if self._host.stat(f"{self._folder}/{each}/{inner}")]
+        if place is None or not able or f"{self._folder}/{able[0]}" == source:
+            return None
+        wanted = posixpath.relpath(able[0], posixpath.dirname(place.file))
+        is_volume = get_text(mount, "Type") == "volume"
+        what = f"the volume {name}" if is_volume else source
+        note = f"{target} is {what}, which does not have the files of the folder {able[0]}"
+        return replace(
+            place, note=note, remedy=f"write {wanted if wanted.startswith('.') else f'./{wanted}'} in its place"
+        )
+
+    def _explain_neighbor(self, words: str) -> Place | None:
+        """Explain a service that is not reached by its name or port."""
+        if not _UNREACHED.search(words):
+            return None
+        settings = [*self._list_settings()]
+        for name, value in self._variables.items():
+            for host, port in _ADDRESS.findall(value):
+                own = [each for each in settings if each.name.startswith(f"services.{host}.")]
+                profile = next((each for each in own if each.name.endswith(".profiles") and each.text), None)
+                if profile and not self._is_running(host):
+                    note = f"{name} names {host}, which is only in the profile {profile.text}, which is not active"
+                    return replace(profile, note=note, remedy=f"run export COMPOSE_PROFILES={profile.text} first")
+                published = [each.text.split(":") for each in own if each.name.endswith(".ports")]
+                inside = next(
+                    (each[-1].partition("/")[0] for each in published if len(each) > 1 and each[-2] == port), ""
+                )
+                place = next((each for each in settings if f"{host}:{port}" in each.text), None)
+                if place and inside not in ("", port):
+                    note = f"{port} is the port of {host} on this machine, and between containers it is {inside}"
+                    return replace(place, note=note, remedy=f"write {host}:{inside} in place of {host}:{port}")
+        return None
+
+    def _is_running(self, service: str) -> bool:
+        project = get_text(get_object(self._config, "Labels"), "com.docker.compose.project")
+        labels = {"com.docker.compose.project": project, "com.docker.compose.service": service}
+        filters = (f"--filter=label={name}={value}" for name, value in labels.items())
+        return bool(self._client.call("ps", "--quiet", *filters).out.strip())
+
+    def _explain_entrypoint(self, words: str) -> Place | None:
+        """Explain arguments that are missing because an entrypoint of Compose drops the image's command."""
+        place = next(
+            (each for each in self._list_settings() if each.name == f"services.{self._service}.entrypoint"), None
+        )
+        done = self._client.call("image", "inspect", get_text(self._found, "Image")) if place else None
+        if place is None or done is None or done.code != 0 or get_texts(self._config, "Cmd"):
+            return None
+        dropped = get_texts(get_object(json.loads(done.out)[0], "Config"), "Cmd")
+        note = f"an entrypoint in Compose drops the command of the image, {json.dumps(dropped)}"
+        return replace(place, note=note, remedy=f"write command: {json.dumps(dropped)} below it") if dropped else None
+
     def _describe(self, path: str) -> tuple[str, str]:
         """Return the mode and the owner of a file or folder in the container, as ls shows them."""
         words = ("sh", "-c", _LISTING, "sh", self._client.program, get_text(self._found, "Id"), path)
@@ -155,11 +252,13 @@ class MadeContainer:
         done = self._host.run(words, deadline_s=_READING_S)
         return done.out if done.out or not done.err.strip() else None
 
-    def _judge_first_line(self, path: str) -> Place | None:
+    def _judge_first_line(self, path: str, words: str) -> Place | None:
         begins = self._read(path) or ""
         file, bringer = self._find_source(path)
         if not begins.startswith("#!"):
-            first = _FIRST_LINES.get(posixpath.splitext(file.file)[1]) if file else None
+            # The kernel and shells have other words for it.
+            is_able = file and "no such file" not in words.lower()
+            first = _FIRST_LINES.get(posixpath.splitext(file.file)[1]) if file and is_able else None
             note = f"{path} has no #! line, which names the program that runs it"
             return (file and first and replace(file, note=note, remedy=f"write {first} as the first line")) or None
         line = begins.partition("\n")[0]
@@ -195,20 +294,15 @@ class MadeContainer:
                 return Place("file", own, 1), None
         for place, text in list_instructions(self._host, self._folder):
             *sources, target = text.splitlines()[-1].split() or [""]
-            for source in sources if place.name in ("COPY", "ADD") and "--from" not in text else ():
-                # What is copied into a folder keeps its name, or the names below it.
-                below = path.partition(f"{target.strip('./')}/")[2] if target.strip("./") else posixpath.basename(path)
+            is_copy = place.name in ("COPY", "ADD") and "--from" not in text and target.strip("./") in path
+            # What is copied into a folder keeps its name, or the names below it.
+            inner = path.rpartition(target.strip("./"))[2] if target.strip("./") else posixpath.basename(path)
+            for source in sources if is_copy else ():
+                below = "" if inner.strip("/") == posixpath.basename(source) else inner.strip("/")
                 for base in ("", posixpath.dirname(place.file)):
-                    for file in (posixpath.join(base, source), posixpath.join(base, source, below)):
-                        own, found = posixpath.normpath(file), self._host.stat(f"{self._folder}/{file}")
-                        is_named = posixpath.basename(own) in (posixpath.basename(path), posixpath.basename(source))
-                        if (
-                            found
-                            and found.kind == "file"
-                            and is_named
-                            and path.endswith((target, posixpath.basename(own)))
-                        ):
-                            return Place("file", own, 1), place
+                    file = posixpath.normpath(posixpath.join(base, source, below))
+                    if (found := self._host.stat(f"{self._folder}/{file}")) and found.kind == "file":
+                        return Place("file", file, 1), place
         return None, None
 
     def _judge_mounts(self, paths: list[str]) -> Place | None:
@@ -233,7 +327,7 @@ class MadeContainer:
                 given = self._variables.get(name)
                 if given is None and self._service:
                     return self._explain_absent(name, place)
-                if given is not None and given != value and "$" in value and not given.startswith(value):
+                if given is not None and given != value and "$" in value:
                     note = f"Compose takes what follows $ in the value of {name} for a variable"
                     return replace(place, note=note, remedy="put the value into single quotes")
                 if given is not None and given != value and given == self._host.env.get(name):
@@ -263,7 +357,9 @@ class MadeContainer:
         if any(each.name == f"remoteEnv.{name}" for each in settings):
             return None
         own = next((each for each in settings if each.name.startswith(f"services.{self._service}.")), None)
-        note = f"{name} is set in {place.file}, which Compose reads for its own files only"
+        is_of_compose = posixpath.basename(place.file) == ".env"
+        whose = "Compose reads for its own files only" if is_of_compose else f"{self._service} does not read"
+        note = f"{name} is set in {place.file}, which {whose}"
         path = own and posixpath.relpath(place.file, posixpath.dirname(own.file))
         return own and replace(
             own, name=f"services.{self._service}", text="", note=note, remedy=f"write env_file: {path} in the service"
@@ -274,7 +370,8 @@ class MadeContainer:
         named = [each for each in self._list_settings() if "env_file" in each.name]
         near = {posixpath.dirname(each.file) for each in self._list_settings()}
         paths = [posixpath.join(base, each.text) for each in named for base in ("", posixpath.dirname(each.file))]
-        for path in dict.fromkeys(map(posixpath.normpath, (*paths, *(posixpath.join(each, ".env") for each in near)))):
+        paths += [posixpath.join(each, ".env") for each in near]
+        for path in dict.fromkeys(each for each in map(posixpath.normpath, paths) if not each.startswith(("..", "/"))):
             lines = (self._host.read(f"{self._folder}/{path}") or "").splitlines()
             for number, line in enumerate(lines, 1):
                 if (found := parse_env(line)) and name in found:

@@ -25,6 +25,7 @@ from devkit.verify.process import CompletedCommand, run_streaming
 _MARKERS = ("$HOME/.devcontainer", "$HOME/.vscode-server/data/Machine")
 """Where the dev container CLI and VS Code note which lifecycle commands have run; neither runs one of them again."""
 
+_MAX_LOOKS = 2
 _SETTLING_S = 2.0
 """In which a program ends that cannot work at all: Compose itself waits only until it has started."""
 _TIME = re.compile(r"^\[\d{4}-\d\d-\d\dT[\d:.]+Z\] ")
@@ -87,6 +88,8 @@ def start_dev_container(
         if state is not None:
             _compose(client, "logs", "--tail", "50", take=logs.append)
         return Failure(_describe_end(state) or "the container could not be started", (*lines, *logs), tuple(logs))
+    if failure := _find_ended_neighbor(client, state, lines):
+        return failure
     action = _name_action(before, state)
     reason = "the image" if before and before.image_id != state.image_id else "its settings"
     changed = (reason,) if action == "recreated" and not rebuilds else ()
@@ -225,26 +228,29 @@ def _start_by_cli(
         )
         # Where the step that failed says nothing, no earlier one says it.
         return Failure(f"devcontainer up failed: {said}", tuple(log.lines), log.excerpt or tuple(lines) or (said,))
-    if name := _find_ended_neighbor(client, after):
-        answer = client.call("logs", "--tail", "50", name)
-        logs = (*answer.out.splitlines(), *answer.err.splitlines())
-        code = client.call("container", "inspect", "--format={{.State.ExitCode}}", name).out.strip()
-        title = f"the container {name} exited with status {code}; the dev container runs"
-        return Failure(title, (*log.lines, *logs), logs or (title,))
+    if failure := _find_ended_neighbor(client, after, log.lines):
+        return failure
     entry = Entry(client, after, str(result.get("remoteUser", "")), str(result.get("remoteWorkspaceFolder", "")))
     return Started(entry, _name_action(before, after), (), log.built)
 
 
-def _find_ended_neighbor(client: EngineClient, state: ContainerState) -> str:
-    """Find a container of the same Compose project that ended with an error, or that the engine starts again and again."""
+def _find_ended_neighbor(client: EngineClient, state: ContainerState, lines: Sequence[str]) -> Failure | None:
+    """Return how a container of the same Compose project ended, or that the engine starts it again and again."""
     project = state.labels.get("com.docker.compose.project")
-    if not project:
-        return ""
-    filters = [
-        f"--filter=label=com.docker.compose.project={project}",
-        "--filter=status=exited",
-        "--filter=status=restarting",
-    ]
+    label = f"--filter=label=com.docker.compose.project={project}"
+    for _ in range(_MAX_LOOKS) if project and len(client.call("ps", "--all", "--quiet", label).out.split()) > 1 else ():
+        time.sleep(_SETTLING_S)
+        if name := _find_ended(client, label):
+            answer = client.call("logs", "--tail", "50", name)
+            logs = (*answer.out.splitlines(), *answer.err.splitlines())
+            code = client.call("container", "inspect", "--format={{.State.ExitCode}}", name).out.strip()
+            title = f"the container {name} exited with status {code}; {state.name} runs"
+            return Failure(title, (*lines, *logs), logs or (title,))
+    return None
+
+
+def _find_ended(client: EngineClient, label: str) -> str:
+    filters = (label, "--filter=status=exited", "--filter=status=restarting")
     rows = client.call("ps", "--all", *filters, "--format={{.Names}} {{.Status}}").out.splitlines()
     return next((row.split()[0] for row in rows if not re.search(r"\(0\)", row)), "")
 

@@ -26,6 +26,7 @@ from devkit.probe.project.places import (
     locate_setting,
     locate_values,
     locate_variable,
+    note_list,
     note_profile,
     take_suggestion,
 )
@@ -140,8 +141,8 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
     faulty = () if own or others else (each for each in locate_values(host, folder, text) if each.note)
     places = drop_repeated((*own, *others, *faulty))
     places = (*(take_suggestion(each, words) for each in places[:1]), *places[1:])
-    if profile := note_profile(host, folder, words):
-        places = drop_repeated((profile, *places))
+    noted = note_profile(host, folder, words) or (note_list(host, folder, key[0]) if key else None)
+    places = drop_repeated((noted, *places)) if noted else places
     with suppress(DevkitError):  # An engine that does not answer shows nothing.
         if client and not any(each.note for each in places):
             made = MadeContainer(client, f"{failure.title}\n{whole}").explain(words) if stopped is None else None

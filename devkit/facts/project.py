@@ -144,6 +144,7 @@ class Mount:
     line: int
     exists: bool | None
     owner_uid: int | None
+    is_read_only: bool = False
 
 
 @dataclass(frozen=True)

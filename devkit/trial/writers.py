@@ -116,7 +116,9 @@ class _Writer:
         """The paths to look at within the container."""
         made = [f"{place}/." for place in self.new if not any("chown" in text for text in self.texts)]
         paths = [path for path in self.paths if not _is_below(path, self.binds)]
-        return [*([_HOME] if self.is_of_editor else ()), *made, *paths][:_MAX_PATHS]
+        # The image that the Dockerfile starts from does not know the user whom it makes.
+        home = [_HOME] if self.is_of_editor and not self.is_new_user else []
+        return [*home, *made, *paths][:_MAX_PATHS]
 
 
 def list_writers(

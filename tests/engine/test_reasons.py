@@ -12,6 +12,7 @@ BUILT = "services: {a: {build: ., command: [sleep, '60']}}"
 USED = f"services: {{a: {{image: {BASE}, command: [sleep, '60'], %s}}}}"
 
 
+CALL = "'import os, urllib.request; urllib.request.urlopen(os.environ[\"WEB\"])'"
 SILENT = """
 import os
 from pathlib import Path
@@ -167,6 +168,53 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="a service of a profile",
         ),
         pytest.param(
+            USED.replace("[sleep, '60']", "[cat, /etc/own/app.ini]") % "volumes: ['./own:/etc/own']",
+            "",
+            "/own, which does not have the files of the folder data/own",
+            "Fix in compose.yaml:1: write ./data/own in its place.",
+            id="a mount of another folder",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[cat, /etc/data/own/app.ini]").replace("}}", "}}\nvolumes: {data: {}}")
+            % "volumes: ['data:/etc/data']",
+            "",
+            "/etc/data is the volume data, which does not have the files of the folder data",
+            "Fix in compose.yaml:1: write ./data in its place.",
+            id="a volume in the place of a folder",
+        ),
+        pytest.param(
+            BUILT.replace("[sleep, '60']", "[cat, /to/own/app.ini]"),
+            "COPY data/own /to/",
+            "/to/own/app.ini is absent, as line 2 puts app.ini into /to: COPY takes the content of a folder",
+            "Fix in Dockerfile:2: copy that folder to /to/own.",
+            id="the content of a folder",
+        ),
+        pytest.param(
+            BUILT.replace("command: [sleep, '60']", "entrypoint: [cat, /nowhere]"),
+            'CMD ["/etc/hostname"]',
+            'an entrypoint in Compose drops the command of the image, ["/etc/hostname"]',
+            'Fix in compose.yaml:1: write command: ["/etc/hostname"] below it.',
+            id="an entrypoint without the command",
+        ),
+        pytest.param(
+            (USED % "ports: ['127.0.0.1:8571:9000']")[:-1]
+            + f", b: {{image: {BASE}, command: [python3, -c, {CALL}], depends_on: [a], environment: {{WEB: 'http://a:8571/x'}}}}}}",
+            "",
+            "8571 is the port of a on this machine, and between containers it is 9000",
+            "Fix in compose.yaml:1: write a:9000 in place of a:8571.",
+            id="a port of this machine, which a second service asks for",
+        ),
+        pytest.param(
+            (USED.replace("[sleep, '60']", f"[python3, -c, {CALL}]") % "environment: {WEB: 'http://b-of-more:80/x'}")[
+                :-1
+            ]
+            + ", b-of-more: {image: x, profiles: [more]}}",
+            "",
+            "WEB names b-of-more, which is only in the profile more, which is not active",
+            "Fix in compose.yaml:1: run export COMPOSE_PROFILES=more first.",
+            id="a host of a profile",
+        ),
+        pytest.param(
             USED % "port: ['80:80']",
             "",
             "Compose does not know port",
@@ -179,7 +227,8 @@ def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, ca
     image.provide(engine, BASE)
     files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE}\n{dockerfile}\n", "kept": ""}
     files |= {"run.sh": "#!/bin/sh\nexec sleep 60\n", "start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}
-    for name, text in files.items():
+    (tmp_path / "data/own").mkdir(parents=True)
+    for name, text in {**files, "data/own/app.ini": ""}.items():
         (tmp_path / name).write_text(text)
     done = run(
         engine.on_host(*DEVKIT, "up"), env={**engine.env, "NO_COLOR": "1", "COLUMNS": "400"}, cwd=tmp_path, expect=1

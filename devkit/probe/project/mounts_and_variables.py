@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from devkit.facts.project import Mount, Origin, Variable
 from devkit.facts.secrets import contains_token, redact_tokens
@@ -32,7 +33,7 @@ _STAND_IN = re.compile(r"^(?:|x+|\*+|\.+|<.*>|.*(?:change[-_ ]?me|your[-_ ]|plac
 def parse_mount_node(node: DocumentNode, files: ProjectFiles) -> Mount | None:
     """Parse a mount from an item of a list: text, or an object with type, source and target."""
     if node.fields:
-        return build_mount(
+        mount = build_mount(
             files,
             kind=node.at("type").text or "volume",
             source=node.at("source").text or node.at("src").text,
@@ -40,6 +41,7 @@ def parse_mount_node(node: DocumentNode, files: ProjectFiles) -> Mount | None:
             path=node.file,
             line=node.line,
         )
+        return mount and replace(mount, is_read_only=node.at("read_only").text == "true")
     return parse_mount(node.text, files, path=node.file, line=node.line) if node.is_scalar else None
 
 
@@ -71,6 +73,7 @@ def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Moun
         pairs = dict(part.partition("=")[::2] for part in text.split(","))
         target = pairs.get("target") or pairs.get("dst") or pairs.get("destination") or ""
         kind, source = pairs.get("type", "volume"), pairs.get("source") or pairs.get("src") or ""
+        is_read_only = not {"readonly", "ro"}.isdisjoint(pairs)
     else:
         drive = text[:2] if _DRIVE.match(text) else ""
         parts = _SPLIT.split(text.removeprefix(drive))
@@ -79,7 +82,9 @@ def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Moun
         named = replace_variables(source, files.host.env)
         if re.fullmatch(r"\w[\w.-]*", named):  # by its variable or default
             kind, source = "volume", named
-    return build_mount(files, kind=kind, source=source, target=target, path=path, line=line)
+        is_read_only = "ro" in parts[-1].split(",") and len(parts) > 2
+    mount = build_mount(files, kind=kind, source=source, target=target, path=path, line=line)
+    return mount and replace(mount, is_read_only=is_read_only)
 
 
 def build_mount(files: ProjectFiles, *, kind: str, source: str, target: str, path: str, line: int) -> Mount | None:

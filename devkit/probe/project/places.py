@@ -121,6 +121,15 @@ def note_profile(host: Host, folder: str, words: str) -> Place | None:
     return None
 
 
+def note_list(host: Host, folder: str, key: str) -> Place | None:
+    """Return the place of a lifecycle command whose list has a word that only a shell reads."""
+    for each in list_settings(host, folder):
+        if each.name.partition(".")[0] == key and each.text in ("&&", "||", ";", "|", ">", ">>"):
+            note = f"no shell reads the list of {key}, so that {each.text} is an argument"
+            return replace(each, note=note, remedy=f"write {key} as one text, without brackets")
+    return None
+
+
 def take_suggestion(place: Place, words: str) -> Place:
     """Return the place with what a program itself suggests to write there."""
     found = _SUGGESTION.search(words)
@@ -145,7 +154,7 @@ def locate_values(host: Host, folder: str, words: str, *, apart_from: Iterable[P
     known = {(each.file, each.line) for each in apart_from}
     values = [[*_list_values(each)] for each in _VALUE.finditer(words)]
     values = [each[:1] if each and _is_own(host, folder, each[0]) else each for each in values]
-    groups = [[re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])") for value in each] for each in values]
+    groups = [[re.compile(rf"(?<![\w/.-]){re.escape(value)}(?![\w-]|/\w)") for value in each] for each in values]
     texts = [(place, text, place.name) for place, text in list_instructions(host, folder)]
     texts += [(each, each.text, each.name) for each in list_settings(host, folder)] if any(groups) else []
     texts = [each for each in texts if (each[0].file, each[0].line) not in known]

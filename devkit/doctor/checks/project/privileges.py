@@ -77,7 +77,8 @@ def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Problem]:
 def mounts_belong_to_user(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         for mount in container.mounts:
-            if mount.kind == "volume" and mount.source and _becomes_roots(container, mount.target):
+            is_kept = mount.kind == "volume" and mount.source and not mount.is_read_only
+            if is_kept and _becomes_roots(container, mount.target):
                 user = container.user.value if container.user else "root"
                 place = _cite_mount("volume", mount)
                 yield problem("volume", found_at=place, source=mount.source, target=mount.target, user=user)
