@@ -6,6 +6,7 @@ command below 500 MB: a list of empty lists in JSON takes twenty times its text.
 
 import errno
 import os
+import re
 import select
 import stat
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from devkit.text import find_similar, format_bytes
+from devkit.text import find_similar, format_bytes, suggest
 
 MAX_CONFIG_BYTES = 1 << 20
 """Settings, manifests and scripts, which people write."""
@@ -37,13 +38,28 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def find_similar_paths(path: Path) -> list[str]:
-    """Return what lies beside a path that does not exist and has a similar name, whatever follows the last dot."""
+    """Return what lies beside a path that does not exist and has a similar name, whatever follows the last dot.
+
+    A path with the backslashes of Windows is proposed with slashes if it exists then.
+    """
+    if "\\" in path.name and (slashed := Path(path.name.replace("\\", "/"))).exists():
+        return [f"{slashed}"]
     try:
         beside = sorted(islice(path.parent.iterdir(), _MAX_COMPARED))
     except OSError:
         return []
     near = find_similar(path.stem, [each.stem for each in beside])
     return [f"{each}" for stem in near for each in beside if each.stem == stem][: len(near)]
+
+
+def suggest_path(path: Path, otherwise: str = "") -> str:
+    """Return the hint for a path that does not exist: what lies beside it, which of its folders is missing, or else what to do."""
+    if drive := re.match(r"([A-Za-z]):[\\/]", f"{path}"):
+        return f"This is a Windows path; in WSL it is /mnt/{drive[1].lower()}{f'{path}'[2:]}.".replace("\\", "/")
+    if missing := [each for each in path.parents if not each.exists()]:
+        return f"The folder {missing[-1]} does not exist either."
+    otherwise = otherwise or f"Check the path, which is relative to {Path.cwd()}."
+    return otherwise if path.exists() else suggest(find_similar_paths(path), otherwise)
 
 
 def hash_file(path: Path) -> str:

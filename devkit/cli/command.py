@@ -25,9 +25,7 @@ class PathType(click.Path):
         word = os.fspath(value)
         name = (ctx.command_path if ctx else "devkit") if isinstance(param, click.Argument) else param and param.opts[0]
         if not word:
-            raise DevkitError(
-                f"{name}: the path is empty", "Name a file or folder; a variable in the command may not be set."
-            )
+            raise DevkitError(f"{name}: the path is empty", "Name a file or folder.")
         if isinstance(param, click.Argument) and re.match(r"\w+://|git@", word):
             folder = word.rstrip("/").rpartition("/")[2].removesuffix(".git")
             clone = shlex.join(["git", "clone", word])

@@ -85,8 +85,9 @@ def explain(
         excerpts = _read_file(log)
     error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped or log else " ".join(text)
     if not error.strip():
-        empty = "standard input is empty: nothing to explain" if is_piped else "nothing to explain"
-        raise DevkitError(empty, f"Give a code or an error text: {_EXAMPLES}")
+        empty = "standard input is empty" if is_piped else f"{log} is empty" if log else "the text is empty"
+        hint = f"Write all the output of the command to it: COMMAND > {log} 2>&1" if log else ""
+        raise DevkitError(f"{empty}: nothing to explain", hint or f"Give a code or an error text: {_EXAMPLES}")
     if case_file:
         write_case(case_file, error, facts_file, no_facts=no_facts)
         ctx.exit(ExitCode.DONE)

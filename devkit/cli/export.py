@@ -368,7 +368,11 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
             f"{job.settings} does not exist in {project.root}",
             "Give the path of the devkit finetune settings in the project, because the job sees only the project.",
         )
-    finetune = validate_finetune_settings(FinetuneSettings(**read_settings_file(path)))
+    finetune = FinetuneSettings(**read_settings_file(path))
+    try:
+        validate_finetune_settings(finetune)
+    except DevkitError as error:
+        raise DevkitError(f"{job.settings}: {error.message}", error.hint) from error
     folder = project.root / finetune.model
     is_local = folder.is_dir()
     named = (*finetune.data, *finetune.eval_data)

@@ -1,6 +1,7 @@
 """`devkit fleet`: diagnose many machines over ssh, compare them, and write monitoring files for other tools."""
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -162,8 +163,11 @@ def _read_hosts(file: Path | None) -> Iterator[str]:
             raise DevkitError(
                 f"cannot read {file}: {error.strerror}", "Specify a file with one host per line."
             ) from error
-    for line in text.splitlines():
-        yield from line.partition("#")[0].split()[:1]
+    for number, line in enumerate(text.splitlines(), 1):
+        for host in line.partition("#")[0].split()[:1]:
+            if not re.fullmatch(r"(ssh://)?[\w.@:%\[\]-]*\w", host):
+                raise DevkitError(f"{file}:{number}: {host} is not a host", "Write one host per line.")
+            yield host
 
 
 def _ask(host: str, words: Sequence[str], *, timeout_s: float) -> _Answer:

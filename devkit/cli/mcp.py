@@ -37,6 +37,10 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
 
     A tool changes files only after showing the diff. Editors start this command: see the guide "AI assistants".
     """
+    from devkit.probe.saved_facts import load_saved_facts
+
+    # Before the server is imported, which takes seconds.
+    facts = load_saved_facts(facts_files) if facts_files else None
     try:
         from devkit.cli.mcp_server import MAX_REQUEST_BYTES, build_server
     except ImportError as error:
@@ -46,7 +50,7 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
             f"the package {error.name or 'mcp'} is missing, or its release is not 2",
             f"Install it with devkit: {INSTALL_MCP_COMMAND}",
         ) from None
-    server = build_server(project=project.resolve(), facts_files=facts_files)
+    server = build_server(project=project.resolve(), facts=facts, facts_files=facts_files)
     if port is None:
         server.run("stdio")
     else:

@@ -95,6 +95,8 @@ def format_json_error(error: ValueError | RecursionError) -> str:
         starts = {"": "it is empty", "<": "it is a web page"}
         # Raw line breaks are refused before, so that only the end of the file leaves a string open.
         is_cut = error.msg.startswith("Unterminated") or not error.doc[error.pos :].strip()
+        if error.doc.startswith(("<<<<<<<", "=======", ">>>>>>>"), error.pos):
+            return f"line {error.lineno}: a merge conflict is not resolved"
         says = "it ends too early" if is_cut else error.msg.removesuffix(" at")
         return starts.get(start, f"line {error.lineno}, column {error.colno}: {says}")
     if isinstance(error, UnicodeDecodeError):

@@ -8,8 +8,7 @@ from devkit.errors import DevkitError
 from devkit.facts.machine import Container
 from devkit.facts.model import Facts
 from devkit.facts.store import InvalidFacts, parse_facts
-from devkit.reading import MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded
-from devkit.text import suggest
+from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded, suggest_path
 
 _HOW_TO_SAVE = "Save facts on the machine in question: devkit doctor --save-facts FILE"
 
@@ -40,7 +39,6 @@ def _load(path: Path) -> Facts:
     try:
         return parse_facts(read_bounded(path, MAX_DOCUMENT_BYTES))
     except OSError as error:
-        hint = suggest(find_similar_paths(path), _HOW_TO_SAVE)
-        raise DevkitError(f"cannot read {path}: {error.strerror}", hint) from error
+        raise DevkitError(f"cannot read {path}: {error.strerror}", suggest_path(path, _HOW_TO_SAVE)) from error
     except InvalidFacts as error:
         raise DevkitError(f"{path} does not contain the facts of a machine: {error}", _HOW_TO_SAVE) from error

@@ -135,8 +135,14 @@ def describe_unknown(
     if error is None:
         is_traced = any(text.startswith(_TRACEBACK) for _, text, _ in lines)
         is_healthy = not reports and not is_traced and len(lines) >= _MIN_LINES
-        is_short = len(lines) < _MIN_LINES
-        return replace(stated, is_healthy=is_healthy, search=_build_search(words.shown, "", facts) if is_short else "")
+        if len(lines) >= _MIN_LINES:
+            return replace(stated, is_healthy=is_healthy)
+        whole = (
+            f"{facts.find('command')[:MAX_LINE] or 'COMMAND'} 2>&1 | devkit explain -  # explains all that it prints"
+        )
+        return replace(
+            stated, search=_build_search(words.shown, "", facts), commands=(*stated.commands[:-2], whole, *_NEXT)
+        )
     line, text, position = error
     packages = list_packages(words.shown[:position])
     package = next((each for each in reversed(packages) if each), "")

@@ -28,7 +28,7 @@ from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.host import LocalHost
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded, suggest_path
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.workload.interpreter import build_module_command
 
@@ -393,15 +393,14 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
 
 def _read_adapter_config(folder: Path) -> dict[str, Any]:
     file = folder / ADAPTER_CONFIG_FILE
-    if not folder.is_dir():
-        raise DevkitError(
-            f"the folder {folder} does not exist", f"Give the folder that contains {ADAPTER_CONFIG_FILE}."
-        )
+    hint = f"Give the folder that contains {file.name}."
+    if not folder.exists():
+        raise DevkitError(f"the folder {folder} does not exist", suggest_path(folder, hint))
     if not file.is_file():
         if (folder / "config.json").is_file():
             raise DevkitError(f"{folder} is a whole model, not an adapter", "Pass it with --model, without an adapter.")
-        inside = sorted(f"{each.parent}" for each in folder.glob(f"*/{ADAPTER_CONFIG_FILE}"))
-        hint = suggest(inside, f"Give the folder that contains {file.name}.")
+        near = folder.glob(f"*/{file.name}") if folder.is_dir() else folder.parent.glob(file.name)
+        hint = suggest(sorted(f"{each.parent}" for each in near), hint)
         raise DevkitError(f"{folder} has no {file.name}, so it is not an adapter", hint)
     return _read_json_object(file)
 
@@ -448,6 +447,19 @@ class HubRepository:
         return f"{ENDPOINT}/{self.repository}"
 
 
+def find_local_model(name: str) -> Path | None:
+    """Return the folder that a model's name is, None for a hub id. Raises DevkitError for what is neither."""
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        return folder
+    if name and folder.exists():
+        hint = "Give the folder that contains its config.json."
+        raise DevkitError(f"{name} is a file, but a model is a folder", hint)
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?(@.+)?", name, re.ASCII):
+        raise model_not_found(name)
+    return None
+
+
 def resolve_model_folder(name: str) -> Path:
     """Return the folder of a model: `name` itself, or the snapshot of a hub id in the hub's cache.
 
@@ -455,18 +467,9 @@ def resolve_model_folder(name: str) -> Path:
     Files that the cache lacks are fetched, unless HF_HUB_OFFLINE is set. Raises DevkitError if there is no such model,
     it may not be read, or the hub cannot be reached.
     """
-    folder = Path(name).expanduser()
-    if not name:
-        raise model_not_found("without a name", ())
-    if folder.is_dir():
+    folder = find_local_model(name)
+    if folder is not None:
         return folder
-    if folder.exists():
-        hint = "Give the folder that contains its config.json."
-        raise DevkitError(f"{name} is a file, but a model is a folder", hint)
-    is_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
-    if is_path:
-        raise model_not_found(name, find_similar_names(name))
-
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub.errors import HFValidationError
 
@@ -480,7 +483,7 @@ def resolve_model_folder(name: str) -> Path:
     except DevkitError:
         raise
     except HFValidationError as error:
-        raise model_not_found(f"{model}", find_similar_names(model.repository)) from error
+        raise model_not_found(f"{model}") from error
     except Exception as error:
         explained = explain_hub_error(model, error, nearest=find_similar_names(model.repository))
         if explained is None:
@@ -488,10 +491,11 @@ def resolve_model_folder(name: str) -> Path:
         raise explained from error
 
 
-def model_not_found(name: str, nearest: tuple[str, ...]) -> DevkitError:
+def model_not_found(name: str) -> DevkitError:
     """Return the error for a name that is neither a folder nor a hub id."""
-    hint = suggest(nearest, "Give a model's folder, or a hub id (owner/name).")
-    return DevkitError(f"the model {name} does not exist", hint)
+    path = Path(name).expanduser()
+    hint = suggest(find_similar_names(name), suggest_path(path, "Give a model's folder, or a hub id (owner/name)."))
+    return DevkitError(f"the model {name or repr(name)} does not exist", hint)
 
 
 def _fetch_snapshot(model: HubRepository) -> Path:
@@ -564,10 +568,8 @@ def _last_part(name: str) -> str:
 
 
 def _cached_names() -> Iterator[str]:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
     try:
-        entries = sorted(each.name for each in Path(HF_HUB_CACHE).iterdir())
+        entries = sorted(each.name for each in _find_cache().iterdir())
     except OSError:
         return
     yield from (entry.removeprefix("models--").replace("--", "/") for entry in entries if entry.startswith("models--"))
@@ -698,13 +700,17 @@ def find_snapshot(name: str) -> Path | None:
 
 
 def _locate_snapshot(model: PackagedModel, name: str) -> Path:
+    return _find_cache() / f"models--{name}" / "snapshots" / model.sha256[:40]
+
+
+def _find_cache() -> Path:
     try:
         from huggingface_hub.constants import HF_HUB_CACHE
     except ImportError:  # devkit's own Python need not have it
         from devkit.probe.machine.resources import find_hub_cache
 
-        HF_HUB_CACHE = find_hub_cache(LocalHost()) or os.devnull  # noqa: N806
-    return Path(HF_HUB_CACHE) / f"models--{name}" / "snapshots" / model.sha256[:40]
+        return Path(find_hub_cache(LocalHost()) or os.devnull)
+    return Path(HF_HUB_CACHE)
 
 
 def find_packaged_model(name: str) -> Path | None:

@@ -140,7 +140,7 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
     if missing:
         raise DevkitError(
             f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} missing",
-            "devkit finetune --model FOLDER_OR_ID --data FILE --output FOLDER",
+            'devkit finetune --model FOLDER_OR_ID --data FILE, or in a settings file: model = "FOLDER_OR_ID", data = ["FILE"]',
         )
     if settings.learning_rate == 0:
         raise DevkitError("--learning-rate is 0, so no learning happens", "Give a rate above 0, such as 2e-4.")
