@@ -281,7 +281,7 @@ def _pass_through(typed: str, context: click.Context) -> str:
         return f"devkit sets {typed} from {source}."
     separate = "=".join((typed, *(word for word in _list_words_from(typed)[1:2] if word[:1] != "-")))
     word = next((each for each in sys.argv if each.startswith(f"{typed}=")), separate)
-    return f"An option of {taker.strip('-')} itself: {shlex.quote(f'{taker}={word}')}"
+    return f"To pass it to {taker.strip('-')}: {shlex.quote(f'{taker}={word}')}"
 
 
 def _find_typed_context(root: click.Group) -> click.Context:

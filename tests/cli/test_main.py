@@ -423,9 +423,9 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a program for a folder": (["shell", "sh"], "Did you mean devkit run -- sh?"),
         "a setting far from all": (["export", "daytona", "--set", "x=1"], "memory"),
         "a time of two words": (["export", "slurm", "--time", "2", "days"], "Did you mean --time 2d?"),
-        "an option of the engine": (["export", "slurm", "--qos", "high"], "itself: --sbatch=--qos=high\n"),
-        "the same, joined": (["export", "slurm", "--mail-type=END"], "itself: --sbatch=--mail-type=END\n"),
-        "a switch of the engine": (["export", "slurm", "--exclusive", "--time=1h"], "itself: --sbatch=--exclusive\n"),
+        "an option of the engine": (["export", "slurm", "--qos", "high"], "to sbatch: --sbatch=--qos=high\n"),
+        "the same, joined": (["export", "slurm", "--mail-type=END"], "to sbatch: --sbatch=--mail-type=END\n"),
+        "a switch of the engine": (["export", "slurm", "--exclusive", "--time=1h"], "to sbatch: --sbatch=--exclusive\n"),
         "the engine's GPUs": (["export", "slurm", "--gres", "gpu:1"], "devkit sets --gres from --gpus.\n"),
         "one that devkit sets": (
             ["export", "slurm", "--mem", "64"],
