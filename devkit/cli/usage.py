@@ -60,7 +60,7 @@ _UNITS = {
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _QUOTED = re.compile("(?<![^\0=])[“”„«\u2018]([^“”„«»\u2018\u2019]*)[“”»\u2019](?![^\0])")
-_PLACEHOLDER = re.compile(r"<[^<>]+>|.*\bpath/to/.*|(your[-_]|owner/|org/).+", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<[^<>]+>|.*\bpath/to/.*|your[-_].+|(owner|org)/(name|model)", re.IGNORECASE)
 _PROMPTS = ("$", "#", "%", ">", "devkit")
 
 

@@ -493,8 +493,7 @@ def resolve_model_folder(name: str) -> Path:
 
 def model_not_found(name: str) -> DevkitError:
     """Return the error for a name that is neither a folder nor a hub id."""
-    path = Path(name).expanduser()
-    hint = suggest(find_similar_names(name), suggest_path(path, "Give a model's folder, or a hub id (owner/name)."))
+    hint = suggest(find_similar_names(name), "Give a model's folder, or a hub id (owner/name).")
     return DevkitError(f"the model {name or repr(name)} does not exist", hint)
 
 
