@@ -14,7 +14,10 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from devkit.errors import DevkitError
+from devkit.formats.jsonc import parse_json_object
 from devkit.text import find_similar, format_bytes, suggest
 
 MAX_CONFIG_BYTES = 1 << 20
@@ -35,6 +38,20 @@ _MAX_COMPARED = 10_000
 def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Read a whole file, or what comes through a pipe, as from `<(devkit doctor --json)`. Raises OSError as `read_chunks`."""
     return b"".join(read_chunks(path, max_bytes))
+
+
+def read_named_file(path: Path, max_bytes: int, hint: str) -> bytes:
+    """Read a file that the user named. Raises DevkitError for one that cannot be read."""
+    try:
+        return read_bounded(path, max_bytes)
+    except OSError as error:
+        hint = "Make it readable by this user." if isinstance(error, PermissionError) else suggest_path(path, hint)
+        raise DevkitError(f"cannot read {path}: {error.strerror}", hint) from error
+
+
+def read_json_object(path: Path, max_bytes: int, hint: str) -> dict[str, Any]:
+    """Read a JSON object that the user named. Raises DevkitError for a file that cannot be read or holds anything else."""
+    return parse_json_object(read_named_file(path, max_bytes, hint), f"{path}", hint)
 
 
 def find_similar_paths(path: Path) -> list[str]:

@@ -1,6 +1,5 @@
 """`devkit estimate`: how much GPU memory it takes, where it fits, and what to change."""
 
-import json
 import os
 import shlex
 import shutil
@@ -34,8 +33,8 @@ from devkit.estimate.settings import (
     decode_settings,
     replace_bf16,
 )
-from devkit.formats.jsonc import format_json_error
-from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
+from devkit.formats.jsonc import parse_json_object
+from devkit.reading import MAX_DOCUMENT_BYTES, read_json_object
 from devkit.text import escape_text, find_similar, suggest
 
 if TYPE_CHECKING:
@@ -372,25 +371,12 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
         path = Path(model)
         file = path / "config.json" if path.is_dir() else path
         hint = "Specify a model's config.json, or its folder."
-        try:
-            config = _parse_object(read_bounded(file, MAX_DOCUMENT_BYTES), f"{file}", hint)
-        except OSError as error:
-            raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from None
+        config = read_json_object(file, MAX_DOCUMENT_BYTES, hint)
         return config, file.resolve().parent.name if file.name == "config.json" else file.stem
     from devkit.estimate.model_catalog import find_model
 
     known = find_model(model)
     return (known.config, known.id) if known else _download_config(model)
-
-
-def _parse_object(text: str | bytes, name: str, hint: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{name} is not JSON: {format_json_error(error)}", hint) from None
-    if not isinstance(document, dict):
-        raise DevkitError(f"{name} is not a JSON object", hint)
-    return document
 
 
 def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
@@ -411,7 +397,7 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     text = read_model_config(LocalHost(), model)
     if isinstance(text, Unknown):
         raise DevkitError(f"cannot query the hub for {model}: {text.reason}", hint)
-    return _parse_object(text, f"the config.json of {model}", hint), model
+    return parse_json_object(text, f"the config.json of {model}", hint), model
 
 
 def _find_gpus(names: tuple[str, ...], facts_files: tuple[Path, ...]) -> "tuple[GpuSpec, ...]":

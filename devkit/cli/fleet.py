@@ -18,7 +18,7 @@ from devkit.cli.compare import compare
 from devkit.cli.facts import DEFAULT_TIMEOUT_S
 from devkit.cli.output import format_json
 from devkit.errors import DevkitError, ExitCode
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded, read_named_file
 from devkit.render.files import resolve_inside
 from devkit.text import escape_controls, format_count, join_some, join_words, to_one_line, wrap_text
 from devkit.whole_files import write_whole
@@ -157,12 +157,9 @@ def _read_hosts(file: Path | None) -> Iterator[str]:
     if str(file) == "-":
         text = sys.stdin.read(MAX_CONFIG_BYTES)
     else:
-        try:
-            text = read_bounded(file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
-        except OSError as error:
-            raise DevkitError(
-                f"cannot read {file}: {error.strerror}", "Specify a file with one host per line."
-            ) from error
+        text = read_named_file(file, MAX_CONFIG_BYTES, "Specify a file with one host per line.").decode(
+            errors="replace"
+        )
     for number, line in enumerate(text.splitlines(), 1):
         for host in line.partition("#")[0].split()[:1]:
             if not re.fullmatch(r"(ssh://)?[\w.@:%\[\]-]*\w", host):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from devkit.errors import DevkitError
+
 MAX_DEPTH = 60
 
 
@@ -86,6 +88,17 @@ def skip_blanks(text: str, start: int) -> int:
     """Return where the next token begins: behind white space and comments."""
     found = _BLANK.match(text, start)
     return found.end() if found else start
+
+
+def parse_json_object(text: str | bytes, name: str, hint: str) -> dict[str, Any]:
+    """Parse a file that holds a JSON object. Raises DevkitError with this hint for anything else."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DevkitError(f"{name} is not JSON: {format_json_error(error)}", hint) from error
+    if not isinstance(document, dict):
+        raise DevkitError(f"{name} is not a JSON object", hint)
+    return document
 
 
 def format_json_error(error: ValueError | RecursionError) -> str:

@@ -26,9 +26,15 @@ from typing import Any, TypeAlias
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
-from devkit.formats.jsonc import format_json_error
 from devkit.probe.host import LocalHost
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded, suggest_path
+from devkit.reading import (
+    MAX_CONFIG_BYTES,
+    MAX_DOCUMENT_BYTES,
+    find_similar_paths,
+    read_bounded,
+    read_json_object,
+    suggest_path,
+)
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.workload.interpreter import build_module_command
 
@@ -293,23 +299,10 @@ def _read_model_config(folder: Path) -> dict[str, Any]:
         )
     if not file.is_file():
         raise DevkitError(f"{folder} has no config.json, so it is not a transformers model", "Name a model's folder.")
-    config = _read_json_object(file)
+    config = read_json_object(file, MAX_CONFIG_BYTES, FETCH_AGAIN_HINT)
     if not isinstance(config.get("model_type"), str):
         raise DevkitError(f"{file} does not set model_type", "Give the folder of a model that transformers can read.")
     return config
-
-
-def _read_json_object(file: Path) -> dict[str, Any]:
-    """Read a file of settings. Raises DevkitError for one that cannot be read or holds something else."""
-    try:
-        document = json.loads(read_bounded(file, MAX_CONFIG_BYTES))
-    except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", "Check its owner and permissions.") from error
-    except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{file} is not JSON: {format_json_error(error)}", FETCH_AGAIN_HINT) from error
-    if not isinstance(document, dict):
-        raise DevkitError(f"{file} holds no settings", FETCH_AGAIN_HINT)
-    return document
 
 
 def _find_weights(folder: Path) -> tuple[Path, ...]:
@@ -402,7 +395,7 @@ def _read_adapter_config(folder: Path) -> dict[str, Any]:
         near = folder.glob(f"*/{file.name}") if folder.is_dir() else folder.parent.glob(file.name)
         hint = suggest(sorted(f"{each.parent}" for each in near), hint)
         raise DevkitError(f"{folder} has no {file.name}, so it is not an adapter", hint)
-    return _read_json_object(file)
+    return read_json_object(file, MAX_CONFIG_BYTES, FETCH_AGAIN_HINT)
 
 
 def _read_base_reference(folder: Path, config: dict[str, Any]) -> BaseReference:
@@ -410,7 +403,7 @@ def _read_base_reference(folder: Path, config: dict[str, Any]) -> BaseReference:
     if not file.is_file():
         return BaseReference(str(config.get("base_model_name_or_path") or ""))
     try:
-        document = _read_json_object(file)
+        document = read_json_object(file, MAX_CONFIG_BYTES, FETCH_AGAIN_HINT)
         return BaseReference(str(document["name"]), str(document["architecture"]), str(document["fingerprint"]))
     except (DevkitError, KeyError) as error:
         raise DevkitError(f"{file} is damaged", "Delete it to use the adapter on any matching base.") from error

@@ -215,11 +215,9 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
     Raises DevkitError with line and column for TOML errors, unknown keys and wrong types.
     """
-    from devkit.reading import MAX_CONFIG_BYTES, read_bounded
+    from devkit.reading import MAX_CONFIG_BYTES, read_named_file
     from devkit.render.toml_tables import TableSource, parse_file, parse_table
 
-    try:
-        text, document = parse_file(read_bounded(path, MAX_CONFIG_BYTES), str(path))
-    except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", "Check the path of the settings file.") from None
+    content = read_named_file(path, MAX_CONFIG_BYTES, "Check the path of the settings file.")
+    text, document = parse_file(content, str(path))
     return parse_table(document, FinetuneSettings, TableSource(str(path), text))
