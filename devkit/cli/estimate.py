@@ -39,7 +39,6 @@ from devkit.text import escape_text, find_similar, suggest
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
-    from devkit.estimate.report import EstimateReport
     from devkit.facts.gpu import Gpu
 
 EstimateOptions = Mapping[str, Any]
@@ -219,7 +218,8 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
     if given["why"]:
         click.echo(format_term(report.estimate, given["why"], width=width))
         ctx.exit(ExitCode.DONE)
-    fitting = settings if report.fits_somewhere else _find_fitting(report)
+    choices = (choice for each in report.gpus for choice in (*each.recommended, each.together) if choice)
+    fitting = settings if report.fits_somewhere else next((choice.settings for choice in choices), None)
     command = format_finetune_command(model, fitting) if isinstance(fitting, TrainingSettings) else ""
     if given["as_json"]:
         document = {**serialize_estimate_report(report), "command": command or None}
@@ -235,12 +235,6 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         if command:
             click.echo(escape_text(f"\nNext:\n  {command}"))
     ctx.exit(ExitCode.DONE if report.fits_somewhere else ExitCode.ANSWER_IS_NO)
-
-
-def _find_fitting(report: "EstimateReport") -> TrainingSettings | None:
-    """Return the first settings with which it would fit on one of the GPUs, or on several; None without such."""
-    choices = (choice for each in report.gpus for choice in (*each.recommended, each.together) if choice)
-    return next((choice.settings for choice in choices), None)
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, object]:

@@ -82,7 +82,12 @@ def explain(
     if is_piped:
         excerpts = read_log(iter(partial(sys.stdin.buffer.read, _CHUNK_BYTES), b""))
     elif log:
-        excerpts = _read_file(log)
+        try:
+            excerpts = read_log(read_chunks(log, sys.maxsize))
+        except OSError as problem:
+            raise DevkitError(
+                f"cannot read {log}: {problem.strerror}", "Specify a file that you can read."
+            ) from problem
     error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped or log else " ".join(text)
     if not error.strip():
         empty = "standard input is empty" if is_piped else f"{log} is empty" if log else "the text is empty"
@@ -95,13 +100,15 @@ def explain(
     width = max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
     if len(error.strip()) <= MAX_CODE_LENGTH:
         _explain_code(ctx, error, options, width=width)
+    from devkit.doctor.checks.loader import build_unknown_code_error
+    from devkit.doctor.explain import is_code
     from devkit.doctor.known_errors import explain_text, format_text_answer
     from devkit.doctor.report.documents import build_matches_document
 
     machine = _choose_machine(facts_file, no_facts=no_facts)
     answer = explain_text(excerpts or error, machine=machine, read_history=_read_history, solve=_solve)
-    if not answer.matches and len(error.strip()) <= MAX_CODE_LENGTH:
-        _refuse_unknown_code(error)
+    if not answer.matches and len(error.strip()) <= MAX_CODE_LENGTH and is_code(error):
+        raise build_unknown_code_error(error)
     if as_json:
         document = build_matches_document(answer.matches, answer.nearest, answer.unknown, answer.not_read)
         write_output(format_json(document), options)
@@ -144,13 +151,6 @@ def _find_log(words: tuple[str, ...]) -> Path | None:
 
         is_file = find_check(words[0]) is None
     return path if is_file else None
-
-
-def _read_file(path: Path) -> "tuple[Excerpt, ...]":
-    try:
-        return read_log(read_chunks(path, sys.maxsize))
-    except OSError as problem:
-        raise DevkitError(f"cannot read {path}: {problem.strerror}", "Specify a file that you can read.") from problem
 
 
 def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | None":
@@ -218,14 +218,6 @@ def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, wi
         is_json = options.style == "json"
         write_output(format_json(document) if is_json else style_lines(lines, is_plain=False), options)
         ctx.exit(ExitCode.DONE)
-
-
-def _refuse_unknown_code(text: str) -> None:
-    from devkit.doctor.checks.loader import build_unknown_code_error
-    from devkit.doctor.explain import is_code
-
-    if is_code(text):
-        raise build_unknown_code_error(text)
 
 
 def read_log(chunks: Iterator[bytes]) -> "tuple[Excerpt, ...]":

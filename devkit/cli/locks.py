@@ -24,13 +24,6 @@ class LockOptions:
     lock: bool | None = None
     lock_only: str | None = None
 
-    def __post_init__(self) -> None:
-        """Raise DevkitError for options that contradict each other."""
-        if self.lock is False and self.lock_only:
-            raise DevkitError(
-                f"--no-lock and --lock-only {self.lock_only} contradict each other", "Remove one of them."
-            )
-
 
 lock_options = group_options(
     (
@@ -53,6 +46,8 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
     """
     from devkit.render.container.image_locks import ImageLocks, collect_lock_requirements, collect_tool_requirements
 
+    if options.lock is False and options.lock_only:
+        raise DevkitError(f"--no-lock and --lock-only {options.lock_only} contradict each other", "Remove one of them.")
     if not options.lock and not options.lock_only:
         return project if options.lock is None else replace(project, locks=ImageLocks())
     from devkit.facts.dependencies import IndexUse, RequirementRole

@@ -425,7 +425,10 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a time of two words": (["export", "slurm", "--time", "2", "days"], "Did you mean --time 2d?"),
         "an option of the engine": (["export", "slurm", "--qos", "high"], "to sbatch: --sbatch=--qos=high\n"),
         "the same, joined": (["export", "slurm", "--mail-type=END"], "to sbatch: --sbatch=--mail-type=END\n"),
-        "a switch of the engine": (["export", "slurm", "--exclusive", "--time=1h"], "to sbatch: --sbatch=--exclusive\n"),
+        "a switch of the engine": (
+            ["export", "slurm", "--exclusive", "--time=1h"],
+            "to sbatch: --sbatch=--exclusive\n",
+        ),
         "the engine's GPUs": (["export", "slurm", "--gres", "gpu:1"], "devkit sets --gres from --gpus.\n"),
         "one that devkit sets": (
             ["export", "slurm", "--mem", "64"],
@@ -434,6 +437,22 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a page on the hub": (["fetch", "https://huggingface.co/me/demo"], "Did you mean me/demo?"),
         "a key of no config": (["estimate", "--shape", "layers=32"], "has 'layers'\n  Did you mean num_hidden_layers?"),
         "a file that no server reads": (["serve", __file__], "is a file, but a model is a folder"),
+        "a dash of a web page": (["shell", "\u2014context", "x"], "comments: devkit shell --context x\n  devkit shell"),
+        "its quotes": (["serve", "\u201csmollm2-135m\u201d"], "comments: devkit serve smollm2-135m\n"),
+        "its quotes around two words": (["plan", "--gpu", "\u201cRTX", "4090\u201d"], "devkit plan --gpu 'RTX 4090'\n"),
+        "a prompt and a comment": (["$", "devkit", "tables", "#", "rows"], "comments: devkit tables\n"),
+        "an empty name": (["estimate", ""], "the model '' is not known\n  An argument is empty"),
+        "a placeholder": (["serve", "<model>"], "Replace <model> with"),
+        "a path of Windows": (
+            ["up", r"C:\x\y"],
+            r"'C:\x\y' does not exist." "\n  This is a Windows path; in WSL it is /mnt/c/x/y.",
+        ),
+        "an argument too many": (["bundle", ".", "x"], "devkit bundle takes only [DIR].\n"),
+        "a flag for the argument": (["fleet", "files", "-o", "x"], "mean [DIR] without a flag?"),
+        "no hosts in a file": (
+            ["fleet", "doctor", "--hosts-file", __file__],
+            "is not a host\n  Write one host per line.",
+        ),
     },
 )
 def test_a_mistake_is_one_line_and_a_hint(tmp_path, words, says):
@@ -447,7 +466,9 @@ def test_a_mistake_is_one_line_and_a_hint(tmp_path, words, says):
 
 
 def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
-    for name in ("proj/.devcontainer/x", "facts/gpu01.json", "train.jsonl", "other.jsonl"):
+    (tmp_path / "empty.log").touch()
+    names = ("proj/.devcontainer/x", "proj/adapter_config.json", "facts/gpu01.json", "train.jsonl", "other.jsonl")
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}\n")
     for words, says in (
@@ -457,6 +478,12 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         (["doctor", "--facts", "facts"], "Did you mean facts/gpu01.json?"),
         (["doctor", "--facts", "facts/gpu1.json"], "Did you mean facts/gpu01.json?"),
         (["onboard", "porj"], "Did you mean proj?"),
+        (["serve", r".\proj"], "Did you mean proj?"),
+        (["generate", "--adapter", "porj", "--prompt", "x"], "Did you mean proj?"),
+        (["generate", "--adapter", "proj/adapter_config.json", "--prompt", "x"], "Did you mean proj?"),
+        (["fleet", "compare", "fact"], "Did you mean facts?"),
+        (["doctor", "--facts", "nowhere/a.json"], "The folder nowhere does not exist either."),
+        (["explain", "empty.log"], "empty.log is empty: nothing to explain\n  Write all the output"),
         (["finetune", "--model", "proj", "--data", "trian.json"], "Did you mean train.jsonl?"),
         (["finetune", "--model", "proj", "--data", "absent.jsonl"], "Check the path; "),
     ):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -550,21 +550,14 @@ def find_similar_names(name: str) -> tuple[str, ...]:
     """Find models with a name like `name`: paths beside it, then packaged and cached ones; of a page on the hub its model."""
     if page := re.match(r"https?://[^/]+/([^/?#]+/[^/?#]+)", name):
         return (page[1],)
-    known = {_last_part(each): each for each in (*PACKAGED_MODELS, *_cached_names())}
+    folders = (each.name.removeprefix("models--") for each in sorted(_find_cache().glob("models--*")))
+    known = {_last_part(each): each for each in (*PACKAGED_MODELS, *(each.replace("--", "/") for each in folders))}
     near = (known[key] for key in find_similar(_last_part(name), known))
     return (*find_similar_paths(Path(name).expanduser()), *near)
 
 
 def _last_part(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2].lower()
-
-
-def _cached_names() -> Iterator[str]:
-    try:
-        entries = sorted(each.name for each in _find_cache().iterdir())
-    except OSError:
-        return
-    yield from (entry.removeprefix("models--").replace("--", "/") for entry in entries if entry.startswith("models--"))
 
 
 def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[str, ...]) -> DevkitError | None:
