@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command, Decorator, PathType, section
+from devkit.cli.command import Command, Decorator, facts_option, section
 from devkit.cli.names import complete_gpus, complete_models
 from devkit.cli.output import dump_json
 from devkit.cli.runtime import is_drawn
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 EstimateOptions = Mapping[str, Any]
 """Flags by setting; None where one was not given."""
 
-_FILE = PathType(path_type=Path, dir_okay=False)
 _PRECISION = click.Choice([each.value for each in Precision])
 
 
@@ -175,9 +174,7 @@ class _EstimateCommand(Command):
         shell_complete=complete_gpus,
         help='Check whether it fits on this GPU: "RTX 4090", "H100 MIG 3g.40gb", "L4/4" (a quarter of an L4).',
     ),
-    click.option(
-        "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
-    ),
+    facts_option("A machine saved by devkit doctor."),
 )
 @section("Training and inference", *_BOTH)
 @section("Training", *_TRAINING)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import OutputPath, PathType
+from devkit.cli.command import FILE, OUTPUT_FILE
 from devkit.cli.names import complete_codes
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_LOG_BYTES, read_chunks
@@ -41,18 +41,14 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
-    "--facts",
-    "facts_file",
-    metavar="FILE",
-    type=PathType(path_type=Path),
-    help="Saved facts of the machine that the text comes from.",
+    "--facts", "facts_file", metavar="FILE", type=FILE, help="Saved facts of the machine that the text comes from."
 )
 @click.option("--no-facts", is_flag=True, help="Judge only the text; do not look at this machine.")
 @click.option(
     "--new",
     "case_file",
     metavar="FILE",
-    type=OutputPath(path_type=Path, dir_okay=False),
+    type=OUTPUT_FILE,
     help="For an issue, write the text with this machine's facts to FILE, without names or secrets.",
 )
 @click.pass_context

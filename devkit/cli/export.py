@@ -19,7 +19,7 @@ from devkit.cli.changes import (
     print_merge_conflicts,
     select_changed,
 )
-from devkit.cli.command import Command, OutputPath
+from devkit.cli.command import OUTPUT_FOLDER, Command
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.runtime import hold_project
@@ -51,7 +51,6 @@ SCHEMA = "devkit.export/1"
 _HUB_DATA = re.compile(r"[A-Za-z0-9][\w-]*/[\w-]+", re.ASCII)
 DEPLOY_FOLDER = "deploy"
 """The folder of exported files in the project, with a folder for each target."""
-_OUTPUT = OutputPath(path_type=Path, file_okay=False)
 
 
 class TargetGroup(click.Group):
@@ -136,7 +135,7 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.option(
         "--output",
         metavar="DIR",
-        type=_OUTPUT,
+        type=OUTPUT_FOLDER,
         help=f"Write to this folder once, without storing flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
     @click.option(

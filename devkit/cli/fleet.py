@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from devkit.cli.command import Command, OutputPath, PathType
+from devkit.cli.command import FOLDER, OUTPUT_FOLDER, Command, PathType
 from devkit.cli.compare import compare
 from devkit.cli.facts import DEFAULT_TIMEOUT_S
 from devkit.cli.output import format_json
@@ -68,7 +68,7 @@ class _Answer:
 @click.option(
     "--reports",
     metavar="DIR",
-    type=PathType(path_type=Path, exists=True, file_okay=False),
+    type=FOLDER,
     help="Read saved reports of devkit doctor --json without connecting to a machine.",
 )
 @click.option("--ssh", default="ssh", show_default=True, help="The ssh command, with options: 'ssh -p 2222 -l admin'.")
@@ -85,10 +85,7 @@ class _Answer:
     help="Time limit for each machine, including the connection.",
 )
 @click.option(
-    "--save",
-    metavar="DIR",
-    type=OutputPath(path_type=Path, file_okay=False),
-    help="Save each report as DIR/HOST.json, for devkit fleet compare.",
+    "--save", metavar="DIR", type=OUTPUT_FOLDER, help="Save each report as DIR/HOST.json, for devkit fleet compare."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -234,7 +231,7 @@ def _wrap(text: str, width: int, indent: str) -> Iterable[str]:
 
 
 @fleet.command("files", short_help="Write the monitoring files for a fleet.")
-@click.argument("folder", metavar="[DIR]", default="fleet", type=OutputPath(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="[DIR]", default="fleet", type=OUTPUT_FOLDER)
 @click.option("--command", default="devkit", show_default=True, help="The devkit command on the machines.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def fleet_files(folder: Path, *, command: str, force: bool) -> None:

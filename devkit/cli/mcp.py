@@ -4,27 +4,16 @@ from pathlib import Path
 
 import click
 
-from devkit.cli.command import PathType
+from devkit.cli.command import FOLDER, facts_option
 from devkit.errors import DevkitError
 from devkit.release import INSTALL_MCP_COMMAND
 
 
 @click.command()
 @click.option(
-    "--project",
-    metavar="DIR",
-    default=".",
-    type=PathType(exists=True, file_okay=False, path_type=Path),
-    help="The project to read. Default: this directory.",
+    "--project", metavar="DIR", default=".", type=FOLDER, help="The project to read. Default: this directory."
 )
-@click.option(
-    "--facts",
-    "facts_files",
-    metavar="FILE",
-    type=PathType(path_type=Path),
-    multiple=True,
-    help="Answer for a saved machine instead of this one. May be repeated for a host and its container.",
-)
+@facts_option("Answer for a saved machine instead of this one. May be repeated for a host and its container.")
 @click.option(
     "--http",
     "port",

@@ -171,9 +171,6 @@ def test_a_lock_that_cannot_be_read_stops_the_run(tmp_path):
         (tmp_path / "devkit.lock").write_text(text)
         with pytest.raises(DevkitError, match=r"devkit\.lock (is damaged|has schema)"):
             run(tmp_path, SECOND)
-    (tmp_path / "devkit.lock").write_text('{\n<<<<<<< HEAD\n  "files": {}')
-    with pytest.raises(DevkitError, match="damaged: not JSON: line 2: a merge conflict is not resolved"):
-        run(tmp_path, SECOND)
 
 
 def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
