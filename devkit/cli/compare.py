@@ -68,8 +68,9 @@ def _read_nodes(arguments: Sequence[str]) -> "tuple[list[Node], dict[str, str]]"
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
         if not path.exists() or not files:
             lacks = "contains no *.json file" if path.exists() else "does not exist"
-            hint = suggest_path(path, "Specify report files, or folders with *.json files.")
-            raise DevkitError(f"{argument} {lacks}", hint)
+            raise DevkitError(
+                f"{argument} {lacks}", suggest_path(path, "Specify reports, or folders with *.json files.")
+            )
     stems = [path.stem for path in files]
     nodes: list[Node] = []
     unreadable: dict[str, str] = {}

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from devkit.doctor.report.report import Report
     from devkit.facts.model import Facts
 
-_SECONDS = click.FloatRange(min=0.1)
 _NOT_FOR_LISTS = ("sarif", "markdown", "html", "prometheus", "line")
 _FOR_PROGRAMS = ("prometheus", "line")
 """Formats that timers ask for, where nobody waits for a trial."""
@@ -71,7 +70,7 @@ _REMOVED = {
     click.option(
         "--timeout",
         metavar="SECONDS",
-        type=_SECONDS,
+        type=click.FloatRange(min=0.1),
         default=DEFAULT_TIMEOUT_S,
         help="Time limit for reading the machine, including --trial but not --deep. Default: 5.",
     ),

@@ -28,8 +28,7 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
     """
     from devkit.probe.saved_facts import load_saved_facts
 
-    # Before the server is imported, which takes seconds.
-    facts = load_saved_facts(facts_files) if facts_files else None
+    facts = load_saved_facts(facts_files) if facts_files else None  # first: importing the server takes seconds
     try:
         from devkit.cli.mcp_server import MAX_REQUEST_BYTES, build_server
     except ImportError as error:

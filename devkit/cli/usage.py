@@ -58,7 +58,7 @@ _UNITS = {
 }
 """The units that a number may have been given in, by what the option takes."""
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
-_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+_DASHES = re.compile("^[\u2010-\u2015\u2212]+(?=.(.?))")
 _QUOTED = re.compile("(?<![^\0=])[“”„«\u2018]([^“”„«»\u2018\u2019]*)[“”»\u2019](?![^\0])")
 _PLACEHOLDER = re.compile(r"<[^<>]+>|.*\bpath/to/.*|your[-_].+|(owner|org)/(name|model)", re.IGNORECASE)
 _PROMPTS = ("$", "#", "%", ">", "devkit")
@@ -73,8 +73,7 @@ def find_slip(words: Sequence[str]) -> str:
     meant = _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0")
     meant = [*dropwhile(_PROMPTS.__contains__, meant)]
     meant = meant[: meant.index("#")] if "#" in meant else meant
-    bare = [each.lstrip(_DASHES) for each in meant]
-    meant = [each if each == word else f"{'--'[: len(each)]}{each}" for each, word in zip(bare, meant, strict=True)]
+    meant = [_DASHES.sub(lambda found: "--" if found[1] else "-", each) for each in meant]
     typed = shlex.join(["devkit", *meant])
     return "" if meant == list(words) else f"Use plain dashes and quotes, and leave out prompts and comments: {typed}"
 

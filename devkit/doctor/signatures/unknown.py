@@ -137,12 +137,9 @@ def describe_unknown(
         is_healthy = not reports and not is_traced and len(lines) >= _MIN_LINES
         if len(lines) >= _MIN_LINES:
             return replace(stated, is_healthy=is_healthy)
-        whole = (
-            f"{facts.find('command')[:MAX_LINE] or 'COMMAND'} 2>&1 | devkit explain -  # explains all that it prints"
-        )
-        return replace(
-            stated, search=_build_search(words.shown, "", facts), commands=(*stated.commands[:-2], whole, *_NEXT)
-        )
+        whole = f"{facts.find('command')[:MAX_LINE] or 'COMMAND'} 2>&1 | devkit explain -  # with all its output"
+        commands = (*stated.commands[:-2], whole, *_NEXT)
+        return replace(stated, search=_build_search(words.shown, "", facts), commands=commands)
     line, text, position = error
     packages = list_packages(words.shown[:position])
     package = next((each for each in reversed(packages) if each), "")

@@ -27,14 +27,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
 from devkit.probe.host import LocalHost
-from devkit.reading import (
-    MAX_CONFIG_BYTES,
-    MAX_DOCUMENT_BYTES,
-    find_similar_paths,
-    read_bounded,
-    read_json_object,
-    suggest_path,
-)
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded, read_json_object
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.workload.interpreter import build_module_command
 
@@ -388,7 +381,7 @@ def _read_adapter_config(folder: Path) -> dict[str, Any]:
     file = folder / ADAPTER_CONFIG_FILE
     hint = f"Give the folder that contains {file.name}."
     if not folder.exists():
-        raise DevkitError(f"the folder {folder} does not exist", suggest_path(folder, hint))
+        raise DevkitError(f"the folder {folder} does not exist", suggest(find_similar_paths(folder), hint))
     if not file.is_file():
         if (folder / "config.json").is_file():
             raise DevkitError(f"{folder} is a whole model, not an adapter", "Pass it with --model, without an adapter.")
