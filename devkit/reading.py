@@ -59,7 +59,7 @@ def find_similar_paths(path: Path) -> list[str]:
 
     A path with the backslashes of Windows is proposed with slashes if it exists then.
     """
-    if "\\" in path.name and (slashed := Path(path.name.replace("\\", "/"))).exists():
+    if "\\" in path.name and (slashed := Path(f"{path}".replace("\\", "/"))).exists():
         return [f"{slashed}"]
     try:
         beside = sorted(islice(path.parent.iterdir(), _MAX_COMPARED))
@@ -69,14 +69,15 @@ def find_similar_paths(path: Path) -> list[str]:
     return [f"{each}" for stem in near for each in beside if each.stem == stem][: len(near)]
 
 
-def suggest_path(path: Path, otherwise: str = "") -> str:
+def suggest_path(path: Path, otherwise: str) -> str:
     """Return the hint for a path that does not exist: what lies beside it, which of its folders is missing, or else what to do."""
-    if drive := re.match(r"([A-Za-z]):[\\/]", f"{path}"):
+    drive = re.match(r"([A-Za-z]):[\\/]", f"{path}")
+    if drive and os.name == "posix":
         return f"This is a Windows path; in WSL it is /mnt/{drive[1].lower()}{f'{path}'[2:]}.".replace("\\", "/")
-    if missing := [each for each in path.parents if not each.exists()]:
+    missing = [each for each in (path, *path.parents) if not os.path.exists(each)]  # noqa: PTH110 - pathlib's may raise
+    if missing[1:]:
         return f"The folder {missing[-1]} does not exist either."
-    otherwise = otherwise or f"Check the path, which is relative to {Path.cwd()}."
-    return otherwise if path.exists() else suggest(find_similar_paths(path), otherwise)
+    return suggest(find_similar_paths(path) if missing else (), otherwise)
 
 
 def hash_file(path: Path) -> str:

@@ -361,8 +361,7 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
     if os.path.exists(model):  # noqa: PTH110 - pathlib would cost a tenth of the command
         path = Path(model)
         file = path / "config.json" if path.is_dir() else path
-        hint = "Specify a model's config.json, or its folder."
-        config = read_json_object(file, MAX_DOCUMENT_BYTES, hint)
+        config = read_json_object(file, MAX_DOCUMENT_BYTES, "Specify a model's config.json, or its folder.")
         return config, file.resolve().parent.name if file.name == "config.json" else file.stem
     from devkit.estimate.model_catalog import find_model
 

@@ -24,6 +24,10 @@ class LockOptions:
     lock: bool | None = None
     lock_only: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.lock is False and self.lock_only:
+            raise DevkitError("--no-lock and --lock-only contradict each other", "Remove one of them.")
+
 
 lock_options = group_options(
     (
@@ -46,8 +50,6 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
     """
     from devkit.render.container.image_locks import ImageLocks, collect_lock_requirements, collect_tool_requirements
 
-    if options.lock is False and options.lock_only:
-        raise DevkitError(f"--no-lock and --lock-only {options.lock_only} contradict each other", "Remove one of them.")
     if not options.lock and not options.lock_only:
         return project if options.lock is None else replace(project, locks=ImageLocks())
     from devkit.facts.dependencies import IndexUse, RequirementRole

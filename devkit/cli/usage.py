@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import dropwhile, islice
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 
 import click
@@ -71,8 +71,7 @@ def find_slip(words: Sequence[str]) -> str:
     if placeholder := next(filter(_PLACEHOLDER.fullmatch, words), ""):
         return f"Replace {placeholder} with a value of your own."
     meant = _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0")
-    meant = [*dropwhile(_PROMPTS.__contains__, meant)]
-    meant = meant[: meant.index("#")] if "#" in meant else meant
+    meant = [*takewhile("#".__ne__, dropwhile(_PROMPTS.__contains__, meant))]
     meant = [_DASHES.sub(lambda found: "--" if found[1] else "-", each) for each in meant]
     typed = shlex.join(["devkit", *meant])
     return "" if meant == list(words) else f"Use plain dashes and quotes, and leave out prompts and comments: {typed}"
@@ -130,7 +129,7 @@ def _find_meant_values(error: click.BadParameter, context: click.Context) -> tup
         meant = [*_quote_words(typed, context), *_find_flags(typed, context)]
         if not meant and isinstance(error.param, click.Argument) and shutil.which(typed):
             meant = [f"devkit run -- {shlex.join(_list_words_from(typed))}"]
-        return meant, "" if meant else suggest_path(Path(typed))
+        return meant, "" if meant else suggest_path(Path(typed), f"Check the path, which is relative to {Path.cwd()}.")
     if error.message.endswith("is not readable."):
         return (), "Make it readable by this user."
     if error.message.endswith("is a directory."):

@@ -404,7 +404,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a folder for a log": (["explain", "."], ". is a folder"),
         "a lost folder": (["down", "typo"], "does not exist.\n  Check the path, which is relative to /"),
         "an empty file of facts": (["doctor", "--facts", os.devnull], "not JSON: it is empty"),
-        "a file for the project": (["doctor", "--project", __file__], f"{Path(__file__).parent} or --facts FILE?"),
+        "a file as project": (["doctor", "--project", __file__], f"--project {Path(__file__).parent} or --facts FILE?"),
         "a folder for the report": (["doctor", "--output", "."], "directory.\n  Name a file in it: --output FILE\n"),
         "a folder for the proof": (["verify", "--here", "--output", "."], "Name a file in it: --output proof.json"),
         "an empty path": (["bundle", "--output", ""], "--output: the path is empty"),
@@ -421,7 +421,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
             "to sbatch: --sbatch=--exclusive\n",
         ),
         "the engine's GPUs": (["export", "slurm", "--gres", "gpu:1"], "devkit sets --gres from --gpus.\n"),
-        "one that devkit sets": (["export", "slurm", "--mem", "64"], "memory=VALUE?\n  devkit sets --mem from --set m"),
+        "devkit's": (["export", "slurm", "--mem", "64"], "memory=VALUE?\n  devkit sets --mem from --set memory.\n"),
         "a page on the hub": (["fetch", "https://huggingface.co/me/demo"], "Did you mean me/demo?"),
         "a key of no config": (["estimate", "--shape", "layers=32"], "has 'layers'\n  Did you mean num_hidden_layers?"),
         "a file that no server reads": (["serve", __file__], "is a file, but a model is a folder"),
@@ -429,6 +429,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "its quotes": (["serve", "\u201csmollm2-135m\u201d"], "comments: devkit serve smollm2-135m\n"),
         "its quotes around two words": (["plan", "--gpu", "\u201cRTX", "4090\u201d"], "devkit plan --gpu 'RTX 4090'\n"),
         "a prompt and a comment": (["$", "devkit", "tables", "#", "rows"], "comments: devkit tables\n"),
+        "no lock and one": (["init", "x", "--no-lock", "--lock-only=image"], "contradict each other\n  Remove"),
         "an empty name": (["estimate", ""], "the model '' is not known\n  An argument is empty"),
         "a placeholder": (["serve", "<model>"], "Replace <model> with"),
         "a path of Windows": (["up", r"C:\x\y"], "This is a Windows path; in WSL it is /mnt/c/x/y.\n"),
@@ -451,11 +452,10 @@ def test_a_mistake_is_one_line_and_a_hint(tmp_path, words, says):
 
 
 def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
-    (tmp_path / "empty.log").touch()
     names = ("proj/.devcontainer/x", "proj/adapter_config.json", "facts/gpu01.json", "train.jsonl", "other.jsonl")
-    for name in names:
+    for name in (*names, "empty.log"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}\n")
+        (tmp_path / name).write_text("{}\n" * (name in names))
     for words, says in (
         (["run", "proj", "python", "a b.py"], "devkit run --directory proj -- python 'a b.py'\n"),
         (["run", "python", "main.py"], "devkit run --directory proj -- python main.py\n"),

@@ -134,9 +134,8 @@ def describe_unknown(
     stated = replace(_read_stated(facts), reports=reports)
     if error is None:
         is_traced = any(text.startswith(_TRACEBACK) for _, text, _ in lines)
-        is_healthy = not reports and not is_traced and len(lines) >= _MIN_LINES
         if len(lines) >= _MIN_LINES:
-            return replace(stated, is_healthy=is_healthy)
+            return replace(stated, is_healthy=not reports and not is_traced)
         whole = f"{facts.find('command')[:MAX_LINE] or 'COMMAND'} 2>&1 | devkit explain -  # with all its output"
         commands = (*stated.commands[:-2], whole, *_NEXT)
         return replace(stated, search=_build_search(words.shown, "", facts), commands=commands)

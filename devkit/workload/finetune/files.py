@@ -439,8 +439,7 @@ def find_local_model(name: str) -> Path | None:
     if name and folder.is_dir():
         return folder
     if name and folder.exists():
-        hint = "Give the folder that contains its config.json."
-        raise DevkitError(f"{name} is a file, but a model is a folder", hint)
+        raise DevkitError(f"{name} is a file, but a model is a folder", "Give the folder that has its config.json.")
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?(@.+)?", name, re.ASCII):
         raise model_not_found(name)
     return None
@@ -453,8 +452,7 @@ def resolve_model_folder(name: str) -> Path:
     Files that the cache lacks are fetched, unless HF_HUB_OFFLINE is set. Raises DevkitError if there is no such model,
     it may not be read, or the hub cannot be reached.
     """
-    folder = find_local_model(name)
-    if folder is not None:
+    if folder := find_local_model(name):
         return folder
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub.errors import HFValidationError
