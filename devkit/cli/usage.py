@@ -92,8 +92,11 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
     elif isinstance(error, click.BadParameter):
         meant, more = _find_meant_values(error, context)
     elif isinstance(error, click.NoSuchOption):
-        message, meant = error.message, _find_meant_options(error.option_name, context, root)
-        more = _pass_through(error.option_name, context)
+        name = error.option_name
+        if len(name) == 2:  # of -help, click names -e
+            name = next((word for word in sys.argv if word[:1] == "-" != word[1:2] and name[1] in word[1:]), name)
+        message, meant = f"No such option '{name}'.", _find_meant_options(name, context, root)
+        more = _pass_through(name, context)
     elif isinstance(error, click.BadOptionUsage):
         option = next(each for each in command.params if error.option_name in each.opts + each.secondary_opts)
         more = f"{context.command_path} {_show_option(option, context)}"
@@ -197,9 +200,6 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
 
     That is what another command calls exactly so, --jsn by its letters, and --seq-len by the words of the help.
     """
-    if len(typed) == 2:
-        # Of -help, click names -e.
-        typed = next((word for word in sys.argv if word[:1] == "-" != word[1:2] and typed[1] in word[2:]), typed)
     words = typed.strip("-").split("-")
     renamed = getattr(context.command, "renamed", {})
     settings = {each.strip("-"): f"{new}VALUE" for each, new in renamed.items() if new.endswith("=")}
