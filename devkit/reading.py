@@ -6,6 +6,7 @@ command below 500 MB: a list of empty lists in JSON takes twenty times its text.
 
 import errno
 import os
+import re
 import select
 import stat
 import sys
@@ -13,8 +14,11 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from devkit.text import find_similar, format_bytes
+from devkit.errors import DevkitError
+from devkit.formats.jsonc import parse_json_object
+from devkit.text import find_similar, format_bytes, suggest
 
 MAX_CONFIG_BYTES = 1 << 20
 """Settings, manifests and scripts, which people write."""
@@ -36,14 +40,44 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     return b"".join(read_chunks(path, max_bytes))
 
 
+def read_named_file(path: Path, max_bytes: int, hint: str) -> bytes:
+    """Read a file that the user named. Raises DevkitError for one that cannot be read."""
+    try:
+        return read_bounded(path, max_bytes)
+    except OSError as error:
+        hint = "Make it readable by this user." if isinstance(error, PermissionError) else suggest_path(path, hint)
+        raise DevkitError(f"cannot read {path}: {error.strerror}", hint) from error
+
+
+def read_json_object(path: Path, max_bytes: int, hint: str) -> dict[str, Any]:
+    """Read a JSON object that the user named. Raises DevkitError for a file that cannot be read or holds anything else."""
+    return parse_json_object(read_named_file(path, max_bytes, hint), f"{path}", hint)
+
+
 def find_similar_paths(path: Path) -> list[str]:
-    """Return what lies beside a path that does not exist and has a similar name, whatever follows the last dot."""
+    """Return what lies beside a path that does not exist and has a similar name, whatever follows the last dot.
+
+    A path with the backslashes of Windows is proposed with slashes if it exists then.
+    """
+    if "\\" in path.name and (slashed := Path(f"{path}".replace("\\", "/"))).exists():
+        return [f"{slashed}"]
     try:
         beside = sorted(islice(path.parent.iterdir(), _MAX_COMPARED))
     except OSError:
         return []
     near = find_similar(path.stem, [each.stem for each in beside])
     return [f"{each}" for stem in near for each in beside if each.stem == stem][: len(near)]
+
+
+def suggest_path(path: Path, otherwise: str) -> str:
+    """Return the hint for a path that does not exist: what lies beside it, which of its folders is missing, or else what to do."""
+    drive = re.match(r"([A-Za-z]):[\\/]", f"{path}")
+    if drive and os.name == "posix":
+        return f"This is a Windows path; in WSL it is /mnt/{drive[1].lower()}{f'{path}'[2:]}.".replace("\\", "/")
+    missing = [each for each in (path, *path.parents) if not os.path.exists(each)]  # noqa: PTH110 - pathlib's may raise
+    if missing[1:]:
+        return f"The folder {missing[-1]} does not exist either."
+    return suggest(find_similar_paths(path) if missing else (), otherwise)
 
 
 def hash_file(path: Path) -> str:

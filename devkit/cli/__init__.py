@@ -212,7 +212,9 @@ def run_command_line() -> int:
     except click.ClickException as error:
         return _report_usage_error(error)
     except DevkitError as error:
-        _print_error(error.message, error.hint)
+        from devkit.cli.usage import find_slip
+
+        _print_error(error.message, f"{find_slip(sys.argv[1:])}\n{error.hint}".strip())
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         # Python remembers an interrupt that leaves an exec(), as of a dataclass that is being made, until the next one:

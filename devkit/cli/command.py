@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,9 +26,7 @@ class PathType(click.Path):
         word = os.fspath(value)
         name = (ctx.command_path if ctx else "devkit") if isinstance(param, click.Argument) else param and param.opts[0]
         if not word:
-            raise DevkitError(
-                f"{name}: the path is empty", "Name a file or folder; a variable in the command may not be set."
-            )
+            raise DevkitError(f"{name}: the path is empty", "Name a file or folder.")
         if isinstance(param, click.Argument) and re.match(r"\w+://|git@", word):
             folder = word.rstrip("/").rpartition("/")[2].removesuffix(".git")
             clone = shlex.join(["git", "clone", word])
@@ -39,6 +38,17 @@ class PathType(click.Path):
 
 class OutputPath(PathType):
     """A path that the command writes: no hint proposes it for a file or folder that exists."""
+
+
+FILE = PathType(path_type=Path, dir_okay=False)
+FOLDER = PathType(path_type=Path, exists=True, file_okay=False)
+OUTPUT_FILE = OutputPath(path_type=Path, dir_okay=False)
+OUTPUT_FOLDER = OutputPath(path_type=Path, file_okay=False)
+
+
+def facts_option(meaning: str) -> Decorator:
+    """Return the option that takes files of saved facts, as `facts_files`."""
+    return click.option("--facts", "facts_files", metavar="FILE", type=FILE, multiple=True, help=meaning)
 
 
 class Command(click.Command):

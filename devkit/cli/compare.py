@@ -13,7 +13,7 @@ from devkit.cli.output import OutputOptions, choose_marks, format_json, style_li
 from devkit.cli.terminal import show_status
 from devkit.errors import DevkitError, ExitCode
 from devkit.formats.jsonc import format_json_error
-from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
+from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded, suggest_path
 from devkit.text import format_count, join_some, join_words, to_one_line
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def _read_nodes(arguments: Sequence[str]) -> "tuple[list[Node], dict[str, str]]"
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
         if not path.exists() or not files:
             lacks = "contains no *.json file" if path.exists() else "does not exist"
-            raise DevkitError(f"{argument} {lacks}", "Specify report files, or folders with *.json files.")
+            raise DevkitError(
+                f"{argument} {lacks}", suggest_path(path, "Specify reports, or folders with *.json files.")
+            )
     stems = [path.stem for path in files]
     nodes: list[Node] = []
     unreadable: dict[str, str] = {}

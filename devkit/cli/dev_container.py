@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import PathType
+from devkit.cli.command import FOLDER, PathType
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
 from devkit.text import to_one_line
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_LINES = 12
 
-_FOLDER = PathType(path_type=Path, exists=True, file_okay=False)
-directory_argument = click.argument("directory", metavar="[DIR]", default=".", type=_FOLDER)
+directory_argument = click.argument("directory", metavar="[DIR]", default=".", type=FOLDER)
 config_option = click.option(
     "--config",
     metavar="FILE",
@@ -191,7 +190,7 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
     "--directory",
     metavar="DIR",
     default=".",
-    type=_FOLDER,
+    type=FOLDER,
     help="The project's folder, or a subfolder. Default: the current one.",
 )
 @config_option

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import Command, OutputPath, PathType, section
+from devkit.cli.command import FOLDER, OUTPUT_FILE, Command, facts_option, section
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
 from devkit.cli.names import complete_codes
 from devkit.cli.output import (
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from devkit.doctor.report.report import Report
     from devkit.facts.model import Facts
 
-_FILE = OutputPath(path_type=Path, dir_okay=False)
-_FOLDER = PathType(path_type=Path, exists=True, file_okay=False)
-_SECONDS = click.FloatRange(min=0.1)
 _NOT_FOR_LISTS = ("sarif", "markdown", "html", "prometheus", "line")
 _FOR_PROGRAMS = ("prometheus", "line")
 """Formats that timers ask for, where nobody waits for a trial."""
@@ -61,15 +58,8 @@ _REMOVED = {
 @click.command(cls=Command, renamed={"--smoke": "--trial"}, removed=_REMOVED)
 @section(
     "What to examine",
-    click.option("--project", metavar="DIR", type=_FOLDER, help="The project to check. Default: this directory."),
-    click.option(
-        "--facts",
-        "facts_files",
-        metavar="FILE",
-        type=PathType(path_type=Path, dir_okay=False),
-        multiple=True,
-        help="Check a saved machine instead of this one. May be repeated for a host and its container.",
-    ),
+    click.option("--project", metavar="DIR", type=FOLDER, help="The project to check. Default: this directory."),
+    facts_option("Check a saved machine instead of this one. May be repeated for a host and its container."),
     click.option("--only", metavar="CODE", multiple=True, shell_complete=complete_codes, help="Run only this check."),
     click.option(
         "--expect-gpus",
@@ -80,7 +70,7 @@ _REMOVED = {
     click.option(
         "--timeout",
         metavar="SECONDS",
-        type=_SECONDS,
+        type=click.FloatRange(min=0.1),
         default=DEFAULT_TIMEOUT_S,
         help="Time limit for reading the machine, including --trial but not --deep. Default: 5.",
     ),
@@ -100,8 +90,10 @@ _REMOVED = {
     "Report",
     click.option("--format", "style", type=click.Choice(_FORMATS), help="Format of the report. Default: text."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document; short for --format json."),
-    click.option("--output", metavar="FILE", type=_FILE, help="Write the report to FILE instead of printing it."),
-    click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts to FILE, without names or secrets."),
+    click.option("--output", metavar="FILE", type=OUTPUT_FILE, help="Write the report to FILE instead of printing it."),
+    click.option(
+        "--save-facts", metavar="FILE", type=OUTPUT_FILE, help="Save the facts to FILE, without names or secrets."
+    ),
     click.option("--verbose", is_flag=True, help="Show consequences, passed and skipped checks, and each step."),
     click.option("--strict", is_flag=True, help="Exit with 1 on warnings and if the verdict is incomplete."),
     click.option("--list", "show_list", is_flag=True, help="Only list the checks."),

@@ -1,6 +1,5 @@
 """`devkit estimate`: how much GPU memory it takes, where it fits, and what to change."""
 
-import json
 import os
 import shlex
 import shutil
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command, Decorator, PathType, section
+from devkit.cli.command import Command, Decorator, facts_option, section
 from devkit.cli.names import complete_gpus, complete_models
 from devkit.cli.output import dump_json
 from devkit.cli.runtime import is_drawn
@@ -34,19 +33,17 @@ from devkit.estimate.settings import (
     decode_settings,
     replace_bf16,
 )
-from devkit.formats.jsonc import format_json_error
-from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
+from devkit.formats.jsonc import parse_json_object
+from devkit.reading import MAX_DOCUMENT_BYTES, read_json_object
 from devkit.text import escape_text, find_similar, suggest
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
-    from devkit.estimate.report import EstimateReport
     from devkit.facts.gpu import Gpu
 
 EstimateOptions = Mapping[str, Any]
 """Flags by setting; None where one was not given."""
 
-_FILE = PathType(path_type=Path, dir_okay=False)
 _PRECISION = click.Choice([each.value for each in Precision])
 
 
@@ -177,9 +174,7 @@ class _EstimateCommand(Command):
         shell_complete=complete_gpus,
         help='Check whether it fits on this GPU: "RTX 4090", "H100 MIG 3g.40gb", "L4/4" (a quarter of an L4).',
     ),
-    click.option(
-        "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
-    ),
+    facts_option("A machine saved by devkit doctor."),
 )
 @section("Training and inference", *_BOTH)
 @section("Training", *_TRAINING)
@@ -220,7 +215,8 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
     if given["why"]:
         click.echo(format_term(report.estimate, given["why"], width=width))
         ctx.exit(ExitCode.DONE)
-    fitting = settings if report.fits_somewhere else _find_fitting(report)
+    choices = (choice for each in report.gpus for choice in (*each.recommended, each.together) if choice)
+    fitting = settings if report.fits_somewhere else next((choice.settings for choice in choices), None)
     command = format_finetune_command(model, fitting) if isinstance(fitting, TrainingSettings) else ""
     if given["as_json"]:
         document = {**serialize_estimate_report(report), "command": command or None}
@@ -236,12 +232,6 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         if command:
             click.echo(escape_text(f"\nNext:\n  {command}"))
     ctx.exit(ExitCode.DONE if report.fits_somewhere else ExitCode.ANSWER_IS_NO)
-
-
-def _find_fitting(report: "EstimateReport") -> TrainingSettings | None:
-    """Return the first settings with which it would fit on one of the GPUs, or on several; None without such."""
-    choices = (choice for each in report.gpus for choice in (*each.recommended, each.together) if choice)
-    return next((choice.settings for choice in choices), None)
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, object]:
@@ -371,26 +361,12 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
     if os.path.exists(model):  # noqa: PTH110 - pathlib would cost a tenth of the command
         path = Path(model)
         file = path / "config.json" if path.is_dir() else path
-        hint = "Specify a model's config.json, or its folder."
-        try:
-            config = _parse_object(read_bounded(file, MAX_DOCUMENT_BYTES), f"{file}", hint)
-        except OSError as error:
-            raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from None
+        config = read_json_object(file, MAX_DOCUMENT_BYTES, "Specify a model's config.json, or its folder.")
         return config, file.resolve().parent.name if file.name == "config.json" else file.stem
     from devkit.estimate.model_catalog import find_model
 
     known = find_model(model)
     return (known.config, known.id) if known else _download_config(model)
-
-
-def _parse_object(text: str | bytes, name: str, hint: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{name} is not JSON: {format_json_error(error)}", hint) from None
-    if not isinstance(document, dict):
-        raise DevkitError(f"{name} is not a JSON object", hint)
-    return document
 
 
 def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
@@ -411,7 +387,7 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     text = read_model_config(LocalHost(), model)
     if isinstance(text, Unknown):
         raise DevkitError(f"cannot query the hub for {model}: {text.reason}", hint)
-    return _parse_object(text, f"the config.json of {model}", hint), model
+    return parse_json_object(text, f"the config.json of {model}", hint), model
 
 
 def _find_gpus(names: tuple[str, ...], facts_files: tuple[Path, ...]) -> "tuple[GpuSpec, ...]":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import OutputPath, PathType
+from devkit.cli.command import FILE, OUTPUT_FILE
 from devkit.cli.names import complete_codes
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_LOG_BYTES, read_chunks
@@ -41,18 +41,14 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
-    "--facts",
-    "facts_file",
-    metavar="FILE",
-    type=PathType(path_type=Path),
-    help="Saved facts of the machine that the text comes from.",
+    "--facts", "facts_file", metavar="FILE", type=FILE, help="Saved facts of the machine that the text comes from."
 )
 @click.option("--no-facts", is_flag=True, help="Judge only the text; do not look at this machine.")
 @click.option(
     "--new",
     "case_file",
     metavar="FILE",
-    type=OutputPath(path_type=Path, dir_okay=False),
+    type=OUTPUT_FILE,
     help="For an issue, write the text with this machine's facts to FILE, without names or secrets.",
 )
 @click.pass_context
@@ -82,11 +78,17 @@ def explain(
     if is_piped:
         excerpts = read_log(iter(partial(sys.stdin.buffer.read, _CHUNK_BYTES), b""))
     elif log:
-        excerpts = _read_file(log)
+        try:
+            excerpts = read_log(read_chunks(log, sys.maxsize))
+        except OSError as problem:
+            raise DevkitError(
+                f"cannot read {log}: {problem.strerror}", "Specify a file that you can read."
+            ) from problem
     error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped or log else " ".join(text)
     if not error.strip():
-        empty = "standard input is empty: nothing to explain" if is_piped else "nothing to explain"
-        raise DevkitError(empty, f"Give a code or an error text: {_EXAMPLES}")
+        empty = "standard input is empty" if is_piped else f"{log} is empty" if log else "the text is empty"
+        hint = f"Write all the output of the command to it: COMMAND > {log} 2>&1" if log else ""
+        raise DevkitError(f"{empty}: nothing to explain", hint or f"Give a code or an error text: {_EXAMPLES}")
     if case_file:
         write_case(case_file, error, facts_file, no_facts=no_facts)
         ctx.exit(ExitCode.DONE)
@@ -94,13 +96,15 @@ def explain(
     width = max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
     if len(error.strip()) <= MAX_CODE_LENGTH:
         _explain_code(ctx, error, options, width=width)
+    from devkit.doctor.checks.loader import build_unknown_code_error
+    from devkit.doctor.explain import is_code
     from devkit.doctor.known_errors import explain_text, format_text_answer
     from devkit.doctor.report.documents import build_matches_document
 
     machine = _choose_machine(facts_file, no_facts=no_facts)
     answer = explain_text(excerpts or error, machine=machine, read_history=_read_history, solve=_solve)
-    if not answer.matches and len(error.strip()) <= MAX_CODE_LENGTH:
-        _refuse_unknown_code(error)
+    if not answer.matches and len(error.strip()) <= MAX_CODE_LENGTH and is_code(error):
+        raise build_unknown_code_error(error)
     if as_json:
         document = build_matches_document(answer.matches, answer.nearest, answer.unknown, answer.not_read)
         write_output(format_json(document), options)
@@ -143,13 +147,6 @@ def _find_log(words: tuple[str, ...]) -> Path | None:
 
         is_file = find_check(words[0]) is None
     return path if is_file else None
-
-
-def _read_file(path: Path) -> "tuple[Excerpt, ...]":
-    try:
-        return read_log(read_chunks(path, sys.maxsize))
-    except OSError as problem:
-        raise DevkitError(f"cannot read {path}: {problem.strerror}", "Specify a file that you can read.") from problem
 
 
 def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | None":
@@ -217,14 +214,6 @@ def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, wi
         is_json = options.style == "json"
         write_output(format_json(document) if is_json else style_lines(lines, is_plain=False), options)
         ctx.exit(ExitCode.DONE)
-
-
-def _refuse_unknown_code(text: str) -> None:
-    from devkit.doctor.checks.loader import build_unknown_code_error
-    from devkit.doctor.explain import is_code
-
-    if is_code(text):
-        raise build_unknown_code_error(text)
 
 
 def read_log(chunks: Iterator[bytes]) -> "tuple[Excerpt, ...]":

@@ -19,7 +19,7 @@ from devkit.cli.changes import (
     print_merge_conflicts,
     select_changed,
 )
-from devkit.cli.command import Command, OutputPath
+from devkit.cli.command import OUTPUT_FOLDER, Command
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.runtime import hold_project
@@ -51,7 +51,6 @@ SCHEMA = "devkit.export/1"
 _HUB_DATA = re.compile(r"[A-Za-z0-9][\w-]*/[\w-]+", re.ASCII)
 DEPLOY_FOLDER = "deploy"
 """The folder of exported files in the project, with a folder for each target."""
-_OUTPUT = OutputPath(path_type=Path, file_okay=False)
 
 
 class TargetGroup(click.Group):
@@ -136,7 +135,7 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.option(
         "--output",
         metavar="DIR",
-        type=_OUTPUT,
+        type=OUTPUT_FOLDER,
         help=f"Write to this folder once, without storing flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
     @click.option(
@@ -294,20 +293,27 @@ def plan_export(
         force: true to write a job that does not fit, and to replace files with edits.
     """
     from devkit.export.task_builder import build_task
+    from devkit.probe.documents import parse_toml
     from devkit.render.changes import RefusalTexts, compute_change, compute_changes
-    from devkit.render.devkit_lock import render_lock
-    from devkit.render.files import Artifact
+    from devkit.render.devkit_lock import parse_locked_plan, read_project_lock, render_lock
+    from devkit.render.devkit_toml import ProjectSettings
+    from devkit.render.files import Artifact, read_file
+    from devkit.render.project import PathOptions, open_project
     from devkit.render.toml_tables import set_toml_values
 
-    project, lock = _open_project(directory)
-    root = project.root
-    content, document = _read_devkit_toml(root)
+    project = open_project(directory, ProjectSettings(), PathOptions())
+    root, lock = project.root, read_project_lock(project.root)
+    content = read_file(root, DEVKIT_TOML) or b""
+    document = parse_toml(content.decode("utf-8-sig"))
     settings = read_export_settings(document, content.decode("utf-8-sig"), target, given)
     try:
         validate_job_settings(settings.job)
         target.validate(settings.target, settings.job.nodes)
         _require_settings(project, lock, target, settings, document)
-        project, plan = _load_plan(project, lock, settings.job)
+        plan = parse_locked_plan(lock.plan)  # the image is built by that one
+        if settings.job.settings and not settings.job.command:
+            plan.require_torch("devkit finetune")
+        project = project.for_plan(plan)
         exported = load_exported_project(project, plan, settings.job)
         folder = _find_folder(project, target, settings, output)
         # Relative to the project, wherever the command runs: files may name it.
@@ -368,7 +374,11 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
             f"{job.settings} does not exist in {project.root}",
             "Give the path of the devkit finetune settings in the project, because the job sees only the project.",
         )
-    finetune = validate_finetune_settings(FinetuneSettings(**read_settings_file(path)))
+    finetune = FinetuneSettings(**read_settings_file(path))
+    try:
+        validate_finetune_settings(finetune)
+    except DevkitError as error:
+        raise DevkitError(f"{job.settings}: {error.message}", error.hint) from error
     folder = project.root / finetune.model
     is_local = folder.is_dir()
     named = (*finetune.data, *finetune.eval_data)
@@ -404,25 +414,6 @@ def _measure(path: Path) -> int:
         return sum(each.stat().st_size for each in files)
     except OSError:
         return 0
-
-
-def _open_project(directory: Path) -> "tuple[DevkitProject, DevkitLock]":
-    from devkit.render.devkit_lock import read_project_lock
-    from devkit.render.devkit_toml import ProjectSettings
-    from devkit.render.project import PathOptions, open_project
-
-    project = open_project(directory, ProjectSettings(), PathOptions())
-    return project, read_project_lock(project.root)
-
-
-def _load_plan(project: "DevkitProject", lock: "DevkitLock", job: JobSettings) -> "tuple[DevkitProject, Plan]":
-    """Load the plan of devkit.lock: the image is built by that one."""
-    from devkit.render.devkit_lock import parse_locked_plan
-
-    plan = parse_locked_plan(lock.plan)
-    if job.settings and not job.command:
-        plan.require_torch("devkit finetune")
-    return project.for_plan(plan), plan
 
 
 def _require_settings(
@@ -466,15 +457,6 @@ def _find_of_another_target(document: Mapping[str, Any], name: str) -> str:
     """Return the setting of the first target that has it in devkit.toml; "" without one."""
     tables = document.get(JOB_TABLE, {})
     return next((str(tables[each][name]) for each in TARGETS if name in tables.get(each, {})), "")
-
-
-def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:
-    """Return the content of devkit.toml, b"" without one, and its tables."""
-    from devkit.probe.documents import parse_toml
-    from devkit.render.files import read_file
-
-    content = read_file(root, DEVKIT_TOML) or b""
-    return content, parse_toml(content.decode("utf-8-sig"))
 
 
 def _find_folder(project: "DevkitProject", target: ExportTarget, settings: ExportSettings, output: Path | None) -> Path:

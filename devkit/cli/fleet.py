@@ -1,6 +1,7 @@
 """`devkit fleet`: diagnose many machines over ssh, compare them, and write monitoring files for other tools."""
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -12,12 +13,12 @@ from typing import Any
 
 import click
 
-from devkit.cli.command import Command, OutputPath, PathType
+from devkit.cli.command import FOLDER, OUTPUT_FOLDER, Command, PathType
 from devkit.cli.compare import compare
 from devkit.cli.facts import DEFAULT_TIMEOUT_S
 from devkit.cli.output import format_json
 from devkit.errors import DevkitError, ExitCode
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded, read_named_file
 from devkit.render.files import resolve_inside
 from devkit.text import escape_controls, format_count, join_some, join_words, to_one_line, wrap_text
 from devkit.whole_files import write_whole
@@ -67,7 +68,7 @@ class _Answer:
 @click.option(
     "--reports",
     metavar="DIR",
-    type=PathType(path_type=Path, exists=True, file_okay=False),
+    type=FOLDER,
     help="Read saved reports of devkit doctor --json without connecting to a machine.",
 )
 @click.option("--ssh", default="ssh", show_default=True, help="The ssh command, with options: 'ssh -p 2222 -l admin'.")
@@ -84,10 +85,7 @@ class _Answer:
     help="Time limit for each machine, including the connection.",
 )
 @click.option(
-    "--save",
-    metavar="DIR",
-    type=OutputPath(path_type=Path, file_okay=False),
-    help="Save each report as DIR/HOST.json, for devkit fleet compare.",
+    "--save", metavar="DIR", type=OUTPUT_FOLDER, help="Save each report as DIR/HOST.json, for devkit fleet compare."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -156,14 +154,14 @@ def _read_hosts(file: Path | None) -> Iterator[str]:
     if str(file) == "-":
         text = sys.stdin.read(MAX_CONFIG_BYTES)
     else:
-        try:
-            text = read_bounded(file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
-        except OSError as error:
-            raise DevkitError(
-                f"cannot read {file}: {error.strerror}", "Specify a file with one host per line."
-            ) from error
-    for line in text.splitlines():
-        yield from line.partition("#")[0].split()[:1]
+        text = read_named_file(file, MAX_CONFIG_BYTES, "Specify a file with one host per line.").decode(
+            errors="replace"
+        )
+    for number, line in enumerate(text.splitlines(), 1):
+        for host in line.partition("#")[0].split()[:1]:
+            if not re.fullmatch(r"(ssh://)?[\w.@:%\[\]-]*\w", host):
+                raise DevkitError(f"{file}:{number}: {host} is not a host", "Write one host per line.")
+            yield host
 
 
 def _ask(host: str, words: Sequence[str], *, timeout_s: float) -> _Answer:
@@ -233,7 +231,7 @@ def _wrap(text: str, width: int, indent: str) -> Iterable[str]:
 
 
 @fleet.command("files", short_help="Write the monitoring files for a fleet.")
-@click.argument("folder", metavar="[DIR]", default="fleet", type=OutputPath(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="[DIR]", default="fleet", type=OUTPUT_FOLDER)
 @click.option("--command", default="devkit", show_default=True, help="The devkit command on the machines.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def fleet_files(folder: Path, *, command: str, force: bool) -> None:

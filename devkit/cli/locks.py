@@ -10,6 +10,7 @@ import click
 
 from devkit.cli.setting_options import group_options
 from devkit.cli.terminal import StepPrinter
+from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
     from devkit.render.project import DevkitProject
@@ -22,6 +23,10 @@ class LockOptions:
 
     lock: bool | None = None
     lock_only: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.lock is False and self.lock_only:
+            raise DevkitError("--no-lock and --lock-only contradict each other", "Remove one of them.")
 
 
 lock_options = group_options(

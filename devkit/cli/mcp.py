@@ -4,27 +4,16 @@ from pathlib import Path
 
 import click
 
-from devkit.cli.command import PathType
+from devkit.cli.command import FOLDER, facts_option
 from devkit.errors import DevkitError
 from devkit.release import INSTALL_MCP_COMMAND
 
 
 @click.command()
 @click.option(
-    "--project",
-    metavar="DIR",
-    default=".",
-    type=PathType(exists=True, file_okay=False, path_type=Path),
-    help="The project to read. Default: this directory.",
+    "--project", metavar="DIR", default=".", type=FOLDER, help="The project to read. Default: this directory."
 )
-@click.option(
-    "--facts",
-    "facts_files",
-    metavar="FILE",
-    type=PathType(path_type=Path),
-    multiple=True,
-    help="Answer for a saved machine instead of this one. May be repeated for a host and its container.",
-)
+@facts_option("Answer for a saved machine instead of this one. May be repeated for a host and its container.")
 @click.option(
     "--http",
     "port",
@@ -37,6 +26,9 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
 
     A tool changes files only after showing the diff. Editors start this command: see the guide "AI assistants".
     """
+    from devkit.probe.saved_facts import load_saved_facts
+
+    facts = load_saved_facts(facts_files) if facts_files else None  # first: importing the server takes seconds
     try:
         from devkit.cli.mcp_server import MAX_REQUEST_BYTES, build_server
     except ImportError as error:
@@ -46,7 +38,7 @@ def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> No
             f"the package {error.name or 'mcp'} is missing, or its release is not 2",
             f"Install it with devkit: {INSTALL_MCP_COMMAND}",
         ) from None
-    server = build_server(project=project.resolve(), facts_files=facts_files)
+    server = build_server(project=project.resolve(), facts=facts, facts_files=facts_files)
     if port is None:
         server.run("stdio")
     else:

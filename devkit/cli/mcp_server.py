@@ -32,8 +32,8 @@ from devkit import api
 from devkit.cli import devkit
 from devkit.cli.documents import build_document_schema
 from devkit.errors import DevkitError, ExitCode
+from devkit.facts.model import Facts
 from devkit.facts.secrets import redact_tokens
-from devkit.probe.saved_facts import load_saved_facts
 from devkit.release import __version__
 from devkit.render.files import DEVCONTAINER_FOLDER
 
@@ -142,9 +142,9 @@ def _ask(question: str, ctx: Context) -> Confirmation | Elicit[Confirmation]:
 class Tools:
     """The tools for the project in a folder, on this machine or on the one that was saved in `facts_files`."""
 
-    def __init__(self, project: Path, facts_files: Sequence[Path]) -> None:
+    def __init__(self, project: Path, facts: Facts | None, facts_files: Sequence[Path]) -> None:
         self.project = project
-        self.facts = load_saved_facts(facts_files) if facts_files else None
+        self.facts = facts
         self.saved = [f"--facts={path.resolve()}" for path in facts_files]
 
     @take_options("doctor", "only", "trial")
@@ -310,9 +310,9 @@ _SCHEMAS = {
 """The tools, and the documents of their answers."""
 
 
-def build_server(*, project: Path, facts_files: Sequence[Path] = ()) -> MCPServer:
-    """Build the server for the project in a folder, on this machine or on the one that was saved in `facts_files`."""
-    tools = Tools(project, facts_files)
+def build_server(*, project: Path, facts: Facts | None = None, facts_files: Sequence[Path] = ()) -> MCPServer:
+    """Build the server for the project in a folder, on this machine or on the one whose `facts` were saved in `facts_files`."""
+    tools = Tools(project, facts, facts_files)
     made = [_build_tool(getattr(tools, name), schema) for name, schema in _SCHEMAS.items()]
     server = MCPServer("devkit", version=__version__, instructions=_INSTRUCTIONS, log_level="WARNING", tools=made)
 

@@ -45,14 +45,11 @@ def resolve_option(command: Callable[..., Any]) -> Callable[..., Any]:
 plan_with_packages = partial(project_plan.plan_with_packages, show_status=show_status)
 
 
-_FOLDER = PathType(exists=True, file_okay=False)
-
-
 _NO_HOLD = {"--no-hold": "It does not change the plan. For the image, use: devkit init --set no_hold=true"}
 
 
 @click.command(cls=Command, renamed={"--project": ""}, removed=_NO_HOLD)
-@click.argument("project", metavar="[DIR]", default=".", type=_FOLDER)
+@click.argument("project", metavar="[DIR]", default=".", type=PathType(exists=True, file_okay=False))
 @plan_options(with_details=True)
 @click.option("--ignore-dependencies", is_flag=True, help="Plan without the project's own requirements.")
 @click.option(

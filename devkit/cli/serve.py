@@ -102,18 +102,14 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.cli.estimate import find_model_config, read_local_gpus
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.inference import solve_serving
-    from devkit.workload.finetune.files import find_packaged_model, model_not_found
+    from devkit.workload.finetune.files import find_local_model, find_packaged_model
 
     if model.lower().endswith(".gguf"):
         if not Path(model).is_file():
             hint = "Write one: convert_hf_to_gguf.py MERGED --outfile FILE, which comes with llama.cpp"
             raise DevkitError(f"the file {model} does not exist", hint)
         return model, None
-    if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
-        raise model_not_found(model, ())
-    if Path(model).expanduser().is_file():
-        hint = "Give the folder that contains its config.json, or a .gguf file."
-        raise DevkitError(f"{model} is a file, but a model is a folder", hint)
+    find_local_model(model)
     packaged = find_packaged_model(model)
     name = str(packaged) if packaged else model
     if "CUDA_VISIBLE_DEVICES" in os.environ or not (gpus := read_local_gpus()):

@@ -4,15 +4,15 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 
 import click
 
 from devkit.cli.command import OutputPath
-from devkit.reading import find_similar_paths
+from devkit.reading import suggest_path
 from devkit.text import find_similar
 
 MAX_LISTED = 6
@@ -58,12 +58,29 @@ _UNITS = {
 }
 """The units that a number may have been given in, by what the option takes."""
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
+_DASHES = re.compile("^[\u2010-\u2015\u2212]+(?=.(.?))")
+_QUOTED = re.compile("(?<![^\0=])[“”„«\u2018]([^“”„«»\u2018\u2019]*)[“”»\u2019](?![^\0])")
+_PLACEHOLDER = re.compile(r"<[^<>]+>|.*\bpath/to/.*|your[-_].+|(owner|org)/(name|model)", re.IGNORECASE)
+_PROMPTS = ("$", "#", "%", ">", "devkit")
+
+
+def find_slip(words: Sequence[str]) -> str:
+    """Return the hint for words that nobody types: dashes and quotes of a web page, a prompt, a comment, an empty variable."""
+    if "" in words:
+        return "An argument is empty: a variable in the command may not be set."
+    if placeholder := next(filter(_PLACEHOLDER.fullmatch, words), ""):
+        return f"Replace {placeholder} with a value of your own."
+    meant = _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0")
+    meant = [*takewhile("#".__ne__, dropwhile(_PROMPTS.__contains__, meant))]
+    meant = [_DASHES.sub(lambda found: "--" if found[1] else "-", each) for each in meant]
+    typed = shlex.join(["devkit", *meant])
+    return "" if meant == list(words) else f"Use plain dashes and quotes, and leave out prompts and comments: {typed}"
 
 
 def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple[str, str]:
     """Return a usage error as one line, and as its hint what was probably meant and where the right words are."""
-    # Click lists the choices of a missing argument on separate lines.
-    message = " ".join(error.format_message().split())
+    # Click lists the choices of a missing argument on separate lines, and doubles backslashes.
+    message = " ".join(error.format_message().split()).replace("\\\\", "\\")
     for kind, wanted in (("float", "a number"), ("integer", "a whole number")):
         message = message.replace(f"a valid {kind} range", wanted).replace(f"a valid {kind}", wanted)
     context = (isinstance(error, click.UsageError) and error.ctx) or _find_typed_context(root)
@@ -75,14 +92,19 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
     elif isinstance(error, click.BadParameter):
         meant, more = _find_meant_values(error, context)
     elif isinstance(error, click.NoSuchOption):
-        message, meant = error.message, _find_meant_options(error.option_name, context, root)
-        more = _pass_through(error.option_name, context)
+        name = error.option_name
+        if len(name) == 2:  # of -help, click names -e
+            name = next((word for word in sys.argv if word[:1] == "-" != word[1:2] and name[1] in word[1:]), name)
+        message, meant = f"No such option '{name}'.", _find_meant_options(name, context, root)
+        more = _pass_through(name, context)
     elif isinstance(error, click.BadOptionUsage):
         option = next(each for each in command.params if error.option_name in each.opts + each.secondary_opts)
         more = f"{context.command_path} {_show_option(option, context)}"
     elif extra := _EXTRA.match(message):
         first, last = extra[1].partition(" ")[0], extra[1].rpartition(" ")[2]
         meant = *_quote_words(last, context), *_find_flags(first, context), *_find_options_for(extra[1], context)
+        taken = [piece for piece in command.collect_usage_pieces(context) if piece != command.options_metavar]
+        more = f"{context.command_path} takes {' '.join(('only', *taken)) if taken else 'no arguments'}."
     elif isinstance(command, click.Group):
         known = command.list_commands(context)
         more = f"One of {', '.join(known)}." if len(known) <= MAX_LISTED else ""
@@ -92,25 +114,27 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
             # Click says nothing but the help.
             message = f"Missing argument '{command.subcommand_metavar.split()[0]}'."
     proposed = " or ".join(islice(dict.fromkeys(meant), MAX_MEANT))
-    if not (proposed or more or isinstance(error, click.BadParameter) or isinstance(command, click.Group)):
+    if isinstance(error, click.NoSuchOption) and not (proposed or more or isinstance(command, click.Group)):
         options = [each.opts[0] for each in command.params if isinstance(each, click.Option) and not each.hidden]
-        more = f"Options: {', '.join(options)}." if 0 < len(options) <= MAX_LISTED else ""
-        more = more if command.params else f"devkit {command.name} takes no arguments."
-    lines = (proposed and f"Did you mean {proposed}?", more, f"{context.command_path} --help")
-    return message, "\n".join(filter(None, lines))
+        more = f"Options: {', '.join(options or ['--help'])}." if len(options) <= MAX_LISTED else ""
+    slip = find_slip(sys.argv[1:])
+    lines = (slip,) if slip else (proposed and f"Did you mean {proposed}?", more)
+    return message, "\n".join(filter(None, (*lines, f"{context.command_path} --help")))
 
 
 def _find_meant_values(error: click.BadParameter, context: click.Context) -> tuple[Iterable[str], str]:
     """Return what was probably meant by a wrong value, and a further line of the hint."""
-    typed = error.message.split("'")[1] if "'" in error.message else ""
+    typed = error.message.split("'")[1].replace("\\\\", "\\") if "'" in error.message else ""
     option = error.param if isinstance(error.param, click.Option) else None
     is_written = option and isinstance(option.type, OutputPath)
     meant: list[str] = []
     if error.message.endswith("does not exist."):
-        meant = [*_quote_words(typed, context), *_find_flags(typed, context)] or find_similar_paths(Path(typed))
+        meant = [*_quote_words(typed, context), *_find_flags(typed, context)]
         if not meant and isinstance(error.param, click.Argument) and shutil.which(typed):
             meant = [f"devkit run -- {shlex.join(_list_words_from(typed))}"]
-        return meant, "" if meant else f"Check the path, which is relative to {Path.cwd()}."
+        return meant, "" if meant else suggest_path(Path(typed), f"Check the path, which is relative to {Path.cwd()}.")
+    if error.message.endswith("is not readable."):
+        return (), "Make it readable by this user."
     if error.message.endswith("is a directory."):
         if option and is_written:
             return (), f"Name a file in it: {option.opts[0]} {Path(typed) / 'FILE'}"
@@ -176,9 +200,6 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
 
     That is what another command calls exactly so, --jsn by its letters, and --seq-len by the words of the help.
     """
-    if len(typed) == 2:
-        # Of -help, click names -e.
-        typed = next((word for word in sys.argv if word[:1] == "-" != word[1:2] and typed[1] in word[2:]), typed)
     words = typed.strip("-").split("-")
     renamed = getattr(context.command, "renamed", {})
     settings = {each.strip("-"): f"{new}VALUE" for each, new in renamed.items() if new.endswith("=")}
@@ -189,10 +210,11 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
         if getattr(param, "hidden", False):
             continue
         flag = max(param.opts, key=len) if is_option else f"{param.human_readable_name} without a flag"
-        name = max(param.opts, key=len).strip("-").split("-")
+        is_output = isinstance(param.type, OutputPath) and not is_option
+        name = ["output"] if is_output else max(param.opts, key=len).strip("-").split("-")
         known |= {"-".join(name): flag} | {each.strip("-"): each for each in param.secondary_opts}
         is_initials = len(words) == 1 and "".join(word[0] for word in name).startswith(words[0])
-        if is_option and (is_initials or name == words[: len(name)]):
+        if (is_option or is_output) and (is_initials or name == words[: len(name)]):
             yield flag
         if isinstance(param.type, click.Choice) and "-".join(words) in param.type.choices:
             yield f"{flag} {'-'.join(words)}"
@@ -257,7 +279,7 @@ def _pass_through(typed: str, context: click.Context) -> str:
         return f"devkit sets {typed} from {source}."
     separate = "=".join((typed, *(word for word in _list_words_from(typed)[1:2] if word[:1] != "-")))
     word = next((each for each in sys.argv if each.startswith(f"{typed}=")), separate)
-    return f"An option of {taker.strip('-')} itself: {shlex.quote(f'{taker}={word}')}"
+    return f"To pass it to {taker.strip('-')}: {shlex.quote(f'{taker}={word}')}"
 
 
 def _find_typed_context(root: click.Group) -> click.Context:

@@ -442,9 +442,9 @@ class _TrainingStep:
 
 
 _COMPARED = {
-    Objective.DPO: "was compared with 2 published runs, of LoRA on TRL 0.23: 0.8 % off, after they corrected it",
+    Objective.DPO: "was compared with 2 published runs, of LoRA on TRL 0.23: 0.8% off, after they corrected it",
     Objective.GRPO: (
-        "was compared with 10 published runs, of QLoRA on whole logits: 0.3 % off in the median, 16 % at worst; "
+        "was compared with 10 published runs, of QLoRA on whole logits: 0.3% off in the median, 16% at worst; "
         "7 of them corrected it"
     ),
 }

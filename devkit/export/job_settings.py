@@ -154,6 +154,8 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
             f"--set grace={settings.grace} leaves no time in --time {settings.time}",
             "SIGTERM comes that long before the end: allow more time, or a shorter grace period.",
         )
+    if settings.gpu and not settings.gpus:
+        raise DevkitError(f"--gpu {settings.gpu} and --gpus 0 contradict each other", "Remove one of them.")
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
         raise DevkitError(
             f"--image {settings.image!r} is not an image name",

@@ -156,6 +156,7 @@ def validate_gpu(plan: Plan, job: JobSettings) -> None:
                 "Name one, such as MI300X; or plan for NVIDIA GPUs: devkit init --vendor nvidia.",
             )
         return
+    find_gpu_spec(job.gpu)
     gpu = find_gpu(job.gpu.partition(" MIG ")[0])
     if gpu is not None and not _has_gpu_code(plan, gpu.capability):
         raise DevkitError(

@@ -148,7 +148,7 @@ def build_redaction(facts: Facts) -> Redaction:
 
 
 def redact_facts(facts: Facts) -> Facts:
-    """Return the facts with user and host names, home folders, tokens, mail addresses and device numbers redacted.
+    """Return the facts with user and host names, home folders, tokens, email addresses and device numbers redacted.
 
     A user name is one that occurs in a home path; it is redacted wherever else it occurs as a word.
     GPUs stay distinguishable: the first eight digits of a UUID remain.

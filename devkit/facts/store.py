@@ -21,7 +21,7 @@ class InvalidFacts(ValueError):  # noqa: N818 - named for what was read, as a us
     """A text that is not the facts of a machine. `path` is the wrong field, such as `driver.loaded`."""
 
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path or 'the document'}: {problem}")
+        super().__init__(f"{path}: {problem}" if path else problem)
         self.path = path
         self.problem = problem
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from devkit.errors import DevkitError
+
 MAX_DEPTH = 60
 
 
@@ -88,6 +90,17 @@ def skip_blanks(text: str, start: int) -> int:
     return found.end() if found else start
 
 
+def parse_json_object(text: str | bytes, name: str, hint: str) -> dict[str, Any]:
+    """Parse a file that holds a JSON object. Raises DevkitError with this hint for anything else."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DevkitError(f"{name} is not JSON: {format_json_error(error)}", hint) from error
+    if not isinstance(document, dict):
+        raise DevkitError(f"{name} is not a JSON object", hint)
+    return document
+
+
 def format_json_error(error: ValueError | RecursionError) -> str:
     """Format the place and reason of an error of `json.loads`; of a file that is empty or a web page, only that."""
     if isinstance(error, json.JSONDecodeError):
@@ -95,6 +108,8 @@ def format_json_error(error: ValueError | RecursionError) -> str:
         starts = {"": "it is empty", "<": "it is a web page"}
         # Raw line breaks are refused before, so that only the end of the file leaves a string open.
         is_cut = error.msg.startswith("Unterminated") or not error.doc[error.pos :].strip()
+        if error.doc.startswith(("<<<<<<<", "=======", ">>>>>>>"), error.pos):
+            return f"line {error.lineno}: a merge conflict is not resolved"
         says = "it ends too early" if is_cut else error.msg.removesuffix(" at")
         return starts.get(start, f"line {error.lineno}, column {error.colno}: {says}")
     if isinstance(error, UnicodeDecodeError):

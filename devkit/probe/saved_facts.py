@@ -8,8 +8,7 @@ from devkit.errors import DevkitError
 from devkit.facts.machine import Container
 from devkit.facts.model import Facts
 from devkit.facts.store import InvalidFacts, parse_facts
-from devkit.reading import MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded
-from devkit.text import suggest
+from devkit.reading import MAX_DOCUMENT_BYTES, read_named_file
 
 _HOW_TO_SAVE = "Save facts on the machine in question: devkit doctor --save-facts FILE"
 
@@ -38,9 +37,6 @@ def _is_inside(facts: Facts) -> bool:
 
 def _load(path: Path) -> Facts:
     try:
-        return parse_facts(read_bounded(path, MAX_DOCUMENT_BYTES))
-    except OSError as error:
-        hint = suggest(find_similar_paths(path), _HOW_TO_SAVE)
-        raise DevkitError(f"cannot read {path}: {error.strerror}", hint) from error
+        return parse_facts(read_named_file(path, MAX_DOCUMENT_BYTES, _HOW_TO_SAVE))
     except InvalidFacts as error:
         raise DevkitError(f"{path} does not contain the facts of a machine: {error}", _HOW_TO_SAVE) from error

@@ -408,7 +408,7 @@ def is_unfinished(root: Path) -> bool:
 def _explain_refusal(error: OSError, root: Path) -> DevkitError:
     return DevkitError(
         f"cannot write {error.filename or root}: {error.strerror}",
-        _advise(error, "Make the project writable for this user, or choose another directory"),
+        _advise(error, "Make the project writable by this user, or choose another directory"),
     )
 
 
@@ -472,7 +472,7 @@ def replace_file(
             with contextlib.suppress(OSError):
                 each.unlink()
         raise DevkitError(
-            f"cannot replace {path}: {error.strerror}", _advise(error, "Make it writable for this user")
+            f"cannot replace {path}: {error.strerror}", _advise(error, "Make it writable by this user")
         ) from None
     _sync_directories([path.parent])
     return backup

@@ -15,7 +15,7 @@ from devkit.errors import DevkitError
 from devkit.facts.decode import decode_fields
 from devkit.facts.dependencies import BuildNeed, Resolved, SourceBuild
 from devkit.facts.values import ComputeCapability, Release
-from devkit.formats.jsonc import format_json
+from devkit.formats.jsonc import format_json, format_json_error
 from devkit.probe.host import ask_git
 from devkit.release import __version__
 from devkit.render.files import Artifact, read_file
@@ -150,9 +150,10 @@ def parse_lock(content: bytes) -> DevkitLock:
             )
             plan, target = dict(document.get("plan", {})), str(document.get("target", ""))
             return DevkitLock(files, machines, plan, repaired, ignored, target, str(document.get("proof", "")))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        cause = f": not JSON: {format_json_error(error)}" if isinstance(error, json.JSONDecodeError) else ""
         raise DevkitError(
-            f"{LOCK_PATH} is damaged",
+            f"{LOCK_PATH} is damaged{cause}",
             "Restore it from version control. Without it, devkit cannot distinguish its files from yours.",
         ) from None
     raise DevkitError(

@@ -44,7 +44,7 @@ def read_file(root: Path, path: str) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DevkitError(f"cannot read {target}: {error.strerror}", "Make it readable for this user.") from None
+        raise DevkitError(f"cannot read {target}: {error.strerror}", "Make it readable by this user.") from None
 
 
 def list_files(root: Path, folder: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.probe.project.reader import read_local_dependencies
-from devkit.reading import MAX_CONFIG_BYTES, read_bounded
+from devkit.reading import MAX_CONFIG_BYTES, read_named_file
 from devkit.render.changes import FileChange, compute_changes, is_unfinished, read_known_files
 from devkit.render.container.compose import parse_env_value, render_devcontainer_compose, set_env_value
 from devkit.render.container.devcontainer import render_editor_files
@@ -274,10 +274,7 @@ def _validate_wheelhouse(directory: Path) -> None:
 def _read_certificates(project: DevkitProject) -> str:
     given = project.path_options.ca_certificate
     if given is not None:
-        try:
-            content: bytes | None = read_bounded(given, MAX_CONFIG_BYTES)
-        except OSError as error:
-            raise DevkitError(f"cannot read {given}: {error.strerror}", "Name a PEM file.") from None
+        content: bytes | None = read_named_file(given, MAX_CONFIG_BYTES, "Name a PEM file.")
         shown = str(given)
     elif project.settings.ca_certificates:
         shown = project.settings.ca_certificates

@@ -24,8 +24,8 @@ _WITHOUT_IMAGE = (
     "devkit init --lock-only python"
 )
 _NO_NETWORK = (
-    "Lock on a machine with a network, or from a folder of wheels with --wheelhouse DIR, or from a mirror with --index\n"
-    "and --torch-index. Without --lock devkit needs no network. Nothing was written."
+    "Lock on a machine with a network, from a folder of wheels (devkit init --wheelhouse DIR), or from a mirror (devkit init\n"
+    "--set index=URL --set torch_index=URL). Without locks, devkit does not need a network. Nothing was written."
 )
 
 

@@ -1,5 +1,6 @@
 """Readers of JSON, TOML and YAML."""
 
+import json
 import time
 
 import pytest
@@ -195,6 +196,7 @@ def test_a_json_error_has_line_and_column():
     with pytest.raises(ValueError) as caught:
         parse_json('{\n  "a": 1,\n  b\n}')
     assert format_json_error(caught.value).startswith("line 3, column 3")
+    assert format_json_error(json.JSONDecodeError("", "\n<<<<<<< a", 1)) == "line 2: a merge conflict is not resolved"
     assert format_json_error(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")) == "it is not UTF-8 text (byte 1)"
 
 

@@ -134,9 +134,11 @@ def describe_unknown(
     stated = replace(_read_stated(facts), reports=reports)
     if error is None:
         is_traced = any(text.startswith(_TRACEBACK) for _, text, _ in lines)
-        is_healthy = not reports and not is_traced and len(lines) >= _MIN_LINES
-        is_short = len(lines) < _MIN_LINES
-        return replace(stated, is_healthy=is_healthy, search=_build_search(words.shown, "", facts) if is_short else "")
+        if len(lines) >= _MIN_LINES:
+            return replace(stated, is_healthy=not reports and not is_traced)
+        whole = f"{facts.find('command')[:MAX_LINE] or 'COMMAND'} 2>&1 | devkit explain -  # with all its output"
+        commands = (*stated.commands[:-2], whole, *_NEXT)
+        return replace(stated, search=_build_search(words.shown, "", facts), commands=commands)
     line, text, position = error
     packages = list_packages(words.shown[:position])
     package = next((each for each in reversed(packages) if each), "")

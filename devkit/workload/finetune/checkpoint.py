@@ -273,7 +273,7 @@ def _explain_save_errors(output: Path, step: int, staged: Path | None) -> Iterat
             else "No checkpoint was saved yet."
         )
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        fix = "Free space" if is_full else "Make it writable for this user"
+        fix = "Free space" if is_full else "Make it writable by this user"
         what = f"step {step}" if step else "checkpoints"
         raise DevkitError(f"cannot save {what} into {output}: {error.strerror}", f"{fix}. {hint}") from None
 
@@ -579,7 +579,7 @@ def _entries(output: Path) -> list[Path]:
         return []
     except OSError as error:
         raise DevkitError(
-            f"cannot list {output}: {error.strerror}", "Make it readable for this user, or choose another --output."
+            f"cannot list {output}: {error.strerror}", "Make it readable by this user, or choose another --output."
         ) from None
 
 

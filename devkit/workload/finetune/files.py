@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -26,9 +26,8 @@ from typing import Any, TypeAlias
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
-from devkit.formats.jsonc import format_json_error
 from devkit.probe.host import LocalHost
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded, read_json_object
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.workload.interpreter import build_module_command
 
@@ -293,23 +292,10 @@ def _read_model_config(folder: Path) -> dict[str, Any]:
         )
     if not file.is_file():
         raise DevkitError(f"{folder} has no config.json, so it is not a transformers model", "Name a model's folder.")
-    config = _read_json_object(file)
+    config = read_json_object(file, MAX_CONFIG_BYTES, FETCH_AGAIN_HINT)
     if not isinstance(config.get("model_type"), str):
         raise DevkitError(f"{file} does not set model_type", "Give the folder of a model that transformers can read.")
     return config
-
-
-def _read_json_object(file: Path) -> dict[str, Any]:
-    """Read a file of settings. Raises DevkitError for one that cannot be read or holds something else."""
-    try:
-        document = json.loads(read_bounded(file, MAX_CONFIG_BYTES))
-    except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", "Check its owner and permissions.") from error
-    except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{file} is not JSON: {format_json_error(error)}", FETCH_AGAIN_HINT) from error
-    if not isinstance(document, dict):
-        raise DevkitError(f"{file} holds no settings", FETCH_AGAIN_HINT)
-    return document
 
 
 def _find_weights(folder: Path) -> tuple[Path, ...]:
@@ -393,17 +379,16 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
 
 def _read_adapter_config(folder: Path) -> dict[str, Any]:
     file = folder / ADAPTER_CONFIG_FILE
-    if not folder.is_dir():
-        raise DevkitError(
-            f"the folder {folder} does not exist", f"Give the folder that contains {ADAPTER_CONFIG_FILE}."
-        )
+    hint = f"Give the folder that contains {file.name}."
+    if not folder.exists():
+        raise DevkitError(f"the folder {folder} does not exist", suggest(find_similar_paths(folder), hint))
     if not file.is_file():
         if (folder / "config.json").is_file():
             raise DevkitError(f"{folder} is a whole model, not an adapter", "Pass it with --model, without an adapter.")
-        inside = sorted(f"{each.parent}" for each in folder.glob(f"*/{ADAPTER_CONFIG_FILE}"))
-        hint = suggest(inside, f"Give the folder that contains {file.name}.")
+        near = folder.glob(f"*/{file.name}") if folder.is_dir() else folder.parent.glob(file.name)
+        hint = suggest(sorted(f"{each.parent}" for each in near), hint)
         raise DevkitError(f"{folder} has no {file.name}, so it is not an adapter", hint)
-    return _read_json_object(file)
+    return read_json_object(file, MAX_CONFIG_BYTES, FETCH_AGAIN_HINT)
 
 
 def _read_base_reference(folder: Path, config: dict[str, Any]) -> BaseReference:
@@ -411,7 +396,7 @@ def _read_base_reference(folder: Path, config: dict[str, Any]) -> BaseReference:
     if not file.is_file():
         return BaseReference(str(config.get("base_model_name_or_path") or ""))
     try:
-        document = _read_json_object(file)
+        document = read_json_object(file, MAX_CONFIG_BYTES, FETCH_AGAIN_HINT)
         return BaseReference(str(document["name"]), str(document["architecture"]), str(document["fingerprint"]))
     except (DevkitError, KeyError) as error:
         raise DevkitError(f"{file} is damaged", "Delete it to use the adapter on any matching base.") from error
@@ -448,6 +433,18 @@ class HubRepository:
         return f"{ENDPOINT}/{self.repository}"
 
 
+def find_local_model(name: str) -> Path | None:
+    """Return the folder that a model's name is, None for a hub id. Raises DevkitError for what is neither."""
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        return folder
+    if name and folder.exists():
+        raise DevkitError(f"{name} is a file, but a model is a folder", "Give the folder that has its config.json.")
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?(@.+)?", name, re.ASCII):
+        raise model_not_found(name)
+    return None
+
+
 def resolve_model_folder(name: str) -> Path:
     """Return the folder of a model: `name` itself, or the snapshot of a hub id in the hub's cache.
 
@@ -455,18 +452,8 @@ def resolve_model_folder(name: str) -> Path:
     Files that the cache lacks are fetched, unless HF_HUB_OFFLINE is set. Raises DevkitError if there is no such model,
     it may not be read, or the hub cannot be reached.
     """
-    folder = Path(name).expanduser()
-    if not name:
-        raise model_not_found("without a name", ())
-    if folder.is_dir():
+    if folder := find_local_model(name):
         return folder
-    if folder.exists():
-        hint = "Give the folder that contains its config.json."
-        raise DevkitError(f"{name} is a file, but a model is a folder", hint)
-    is_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
-    if is_path:
-        raise model_not_found(name, find_similar_names(name))
-
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub.errors import HFValidationError
 
@@ -480,7 +467,7 @@ def resolve_model_folder(name: str) -> Path:
     except DevkitError:
         raise
     except HFValidationError as error:
-        raise model_not_found(f"{model}", find_similar_names(model.repository)) from error
+        raise model_not_found(f"{model}") from error
     except Exception as error:
         explained = explain_hub_error(model, error, nearest=find_similar_names(model.repository))
         if explained is None:
@@ -488,10 +475,10 @@ def resolve_model_folder(name: str) -> Path:
         raise explained from error
 
 
-def model_not_found(name: str, nearest: tuple[str, ...]) -> DevkitError:
+def model_not_found(name: str) -> DevkitError:
     """Return the error for a name that is neither a folder nor a hub id."""
-    hint = suggest(nearest, "Give a model's folder, or a hub id (owner/name).")
-    return DevkitError(f"the model {name} does not exist", hint)
+    hint = suggest(find_similar_names(name), "Give a model's folder, or a hub id (owner/name).")
+    return DevkitError(f"the model {name or repr(name)} does not exist", hint)
 
 
 def _fetch_snapshot(model: HubRepository) -> Path:
@@ -554,23 +541,14 @@ def find_similar_names(name: str) -> tuple[str, ...]:
     """Find models with a name like `name`: paths beside it, then packaged and cached ones; of a page on the hub its model."""
     if page := re.match(r"https?://[^/]+/([^/?#]+/[^/?#]+)", name):
         return (page[1],)
-    known = {_last_part(each): each for each in (*PACKAGED_MODELS, *_cached_names())}
+    folders = (each.name.removeprefix("models--") for each in sorted(_find_cache().glob("models--*")))
+    known = {_last_part(each): each for each in (*PACKAGED_MODELS, *(each.replace("--", "/") for each in folders))}
     near = (known[key] for key in find_similar(_last_part(name), known))
     return (*find_similar_paths(Path(name).expanduser()), *near)
 
 
 def _last_part(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2].lower()
-
-
-def _cached_names() -> Iterator[str]:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    try:
-        entries = sorted(each.name for each in Path(HF_HUB_CACHE).iterdir())
-    except OSError:
-        return
-    yield from (entry.removeprefix("models--").replace("--", "/") for entry in entries if entry.startswith("models--"))
 
 
 def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[str, ...]) -> DevkitError | None:
@@ -698,13 +676,17 @@ def find_snapshot(name: str) -> Path | None:
 
 
 def _locate_snapshot(model: PackagedModel, name: str) -> Path:
+    return _find_cache() / f"models--{name}" / "snapshots" / model.sha256[:40]
+
+
+def _find_cache() -> Path:
     try:
         from huggingface_hub.constants import HF_HUB_CACHE
     except ImportError:  # devkit's own Python need not have it
         from devkit.probe.machine.resources import find_hub_cache
 
-        HF_HUB_CACHE = find_hub_cache(LocalHost()) or os.devnull  # noqa: N806
-    return Path(HF_HUB_CACHE) / f"models--{name}" / "snapshots" / model.sha256[:40]
+        return Path(find_hub_cache(LocalHost()) or os.devnull)
+    return Path(HF_HUB_CACHE)
 
 
 def find_packaged_model(name: str) -> Path | None:

@@ -32,8 +32,8 @@ from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
-from devkit.reading import find_similar_paths
-from devkit.text import format_bytes, format_count, join_words, suggest, to_one_line
+from devkit.reading import suggest_path
+from devkit.text import format_bytes, format_count, join_words, to_one_line
 
 RECORD_FORMATS_HINT = (
     'One of: {"text": ...}, {"prompt": ..., "completion": ...}, {"messages": [{"role": ..., "content": ...}]}, '
@@ -474,9 +474,7 @@ def _find_sources(name: str) -> list[str]:
         return [f"{path}"]
     if _HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS_BY_SUFFIX:
         return [name]
-    if not path.parent.is_dir():
-        raise DevkitError(f"no file or folder {name}", f"The folder {path.parent} does not exist either.")
-    hint = suggest(find_similar_paths(path), "Check the path; a data set on the hub is owner/name.")
+    hint = suggest_path(path, "Check the path; a data set on the hub is owner/name.")
     raise DevkitError(f"no file or folder {name}", hint)
 
 

@@ -140,7 +140,7 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
     if missing:
         raise DevkitError(
             f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} missing",
-            "devkit finetune --model FOLDER_OR_ID --data FILE --output FOLDER",
+            'devkit finetune --model FOLDER_OR_ID --data FILE, or in a settings file: model = "FOLDER_OR_ID", data = ["FILE"]',
         )
     if settings.learning_rate == 0:
         raise DevkitError("--learning-rate is 0, so no learning happens", "Give a rate above 0, such as 2e-4.")
@@ -215,11 +215,9 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
     Raises DevkitError with line and column for TOML errors, unknown keys and wrong types.
     """
-    from devkit.reading import MAX_CONFIG_BYTES, read_bounded
+    from devkit.reading import MAX_CONFIG_BYTES, read_named_file
     from devkit.render.toml_tables import TableSource, parse_file, parse_table
 
-    try:
-        text, document = parse_file(read_bounded(path, MAX_CONFIG_BYTES), str(path))
-    except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", "Check the path of the settings file.") from None
+    content = read_named_file(path, MAX_CONFIG_BYTES, "Check the path of the settings file.")
+    text, document = parse_file(content, str(path))
     return parse_table(document, FinetuneSettings, TableSource(str(path), text))

@@ -238,7 +238,7 @@ def test_an_adapter_that_lost_a_whole_layer_is_refused(saved, base, tmp_path):
         ({}, "so it is not an adapter"),
         ({"config.json": "{}"}, "is a whole model, not an adapter"),
         ({"adapter_config.json": "{"}, "is not JSON"),
-        ({"adapter_config.json": "[]"}, "holds no settings"),
+        ({"adapter_config.json": "[]"}, "is not a JSON object"),
         ({"adapter_config.json": '{"peft_type": "PREFIX_TUNING"}'}, "is an adapter of type PREFIX_TUNING"),
         ({"adapter_config.json": '{"peft_type": "LORA"}'}, "names no rank"),
         ({"adapter_config.json": '{"peft_type": "LORA", "r": 4}'}, "has no adapter_model.safetensors"),

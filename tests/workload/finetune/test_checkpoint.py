@@ -237,5 +237,5 @@ def test_a_read_only_disk_gives_one_line(tmp_path, state):
         made_read_only(disk)
         with pytest.raises(DevkitError, match=r"cannot save step 20 into .*: Read-only file system") as told:
             save(disk, state, 20)
-        assert told.value.hint.startswith("Make it writable for this user. step-10 is untouched")
+        assert told.value.hint.startswith("Make it writable by this user. step-10 is untouched")
         assert newest(disk).path == disk / "step-10"

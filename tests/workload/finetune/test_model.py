@@ -92,7 +92,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
             "the adapter with --adapter.",
         ),
         ({"config__json": "{"}, "is not JSON", "Fetch it again"),
-        ({"config__json": "[]"}, "holds no settings", "Fetch it again"),
+        ({"config__json": "[]"}, "is not a JSON object", "Fetch it again"),
         ({"config__json": {"architectures": []}}, "does not set model_type", "transformers can read"),
         ({"config__json": CONFIG | {"quantization_config": {"quant_method": "awq"}}}, "quantized with awq", "16-bit"),
         ({"config__json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}}, "with gptq", "--method qlora"),

@@ -32,7 +32,7 @@ def _find_clock_reasons(health: GpuHealth) -> tuple[str, ...]:
 
 
 def _format_load(health: GpuHealth) -> str:
-    return f"{health.utilization_percent} % busy" if isinstance(health.utilization_percent, int) else "load unknown"
+    return f"{health.utilization_percent}% busy" if isinstance(health.utilization_percent, int) else "load unknown"
 
 
 def _is_above_slowdown(health: GpuHealth) -> bool:
