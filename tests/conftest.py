@@ -14,6 +14,26 @@ ALLOCATIONS = 100_000
 700, again and again through all that twenty thousand collected tests are made of: an eighth of their time."""
 
 
+SLOW_FOLDERS = ("faults", "fuzz")
+"""They take minutes: `make test` runs the samples of them that are named here."""
+SAMPLES = (
+    "test_a_file_is_read_without_waiting",
+    "test_any_amount_of_disk_may_be_left",
+    "test_every_sound_text_says_something",
+    "test_a_version_is_read_back_as_it_was",
+    "test_an_address_never_keeps_its_login",
+    "test_a_document_with_lines_is_one_or_says_where_not",
+    "test_saved_facts_with_another_value_are_facts_or_said_to_be_wrong",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Leave all but samples of the slow folders to `make test-all`."""
+    for item in items:
+        if item.path.parent.name in SLOW_FOLDERS and item.originalname not in SAMPLES:
+            item.add_marker(pytest.mark.full)
+
+
 def pytest_configure() -> None:
     """What a shell starts in the background ignores SIGINT, and what nohup starts ignores SIGHUP: both would be handed
     on to the programs that tests interrupt.

@@ -83,12 +83,12 @@ def check_cuda_support(
     `driver_says` is the CUDA version the driver itself reports (R6) and outranks the tables.
     `has_forward_gpus` says that every GPU is of a kind that forward compatibility is offered for.
     """
+    if driver_says is not None and driver_says >= cuda:
+        return CudaSupport.FULL
     known = known or load_tables()
     newest = driver_says or find_newest_cuda(driver, platform=platform, known=known)
     floor = find_oldest_driver(cuda, platform=platform, known=known)
     above_floor = floor is None or _reaches(driver, floor)
-    if driver_says is not None and driver_says >= cuda:
-        return CudaSupport.FULL
     if newest is not None and newest >= cuda and above_floor:
         return CudaSupport.FULL
     if newest is not None and newest.major == cuda.major and above_floor:

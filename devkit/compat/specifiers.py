@@ -50,6 +50,7 @@ def satisfies(version: str, specifier: str) -> bool:
         return True
 
 
+@cache
 def satisfies_python(minor: str, specifier: str) -> bool:
     """Return whether some patch release of a Python such as 3.12 meets a specifier; `<=3.12` leaves it out but for 3.12.0."""
     named: list[str] = re.findall(rf"(?<![\d.]){re.escape(minor)}\.\d+|(?<===){re.escape(minor)}(?![\d.])", specifier)

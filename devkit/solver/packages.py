@@ -236,7 +236,12 @@ def _choose_companions(environment: Environment, problem: Problem) -> tuple[Chos
     if problem.request.adds_packages:
         wanted = (*COMPANIONS, *(split_requirement(line)[0] for line in release.requires))
         names = tuple(name for name in wanted if not _is_left_open(name, problem))
-    choices = [(*list_releases(name, problem), *(() if name in pins else (None,))) for name in names]
+    python = environment.python
+    fitting = [
+        [row for row in list_releases(name, problem) if python is None or satisfies_python(python, row.python)]
+        for name in names
+    ]
+    choices = [(*rows, *(() if name in pins else (None,))) for name, rows in zip(names, fitting, strict=True)]
     combinations = (tuple(filter(None, rows)) for rows in sorted(product(*choices), key=lambda rows: rows.count(None)))
     rows = next((rows for rows in combinations if _fit_together(rows, environment, pins.get(BITSANDBYTES))), None)
     if rows is None:
@@ -265,12 +270,10 @@ def _is_left_open(name: str, problem: Problem) -> bool:
 
 
 def _fit_together(rows: tuple[PackageRelease, ...], environment: Environment, bitsandbytes: str | None) -> bool:
-    release, python = environment.candidate.release, environment.python
+    release = environment.candidate.release
     versions = {row.name: row.version for row in rows} | {"torch": str(release.version)}
     if bitsandbytes is not None:
         versions[BITSANDBYTES] = bitsandbytes
-    if python is not None and not all(satisfies_python(python, row.python) for row in rows):
-        return False
     needs = map(split_requirement, (*release.requires, *(line for row in rows for line in row.requires)))
     return all(satisfies(versions[name], specifier) for name, specifier in needs if name in versions)
 

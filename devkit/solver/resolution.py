@@ -237,6 +237,7 @@ class _Search:
         self._torch_bounds = list_torch_bounds({need.name for need in self._needs}, tables) if plan.torch else ()
         self._releases: dict[str, tuple[tuple[str, ...], ...]] = {}
         """torch releases by Python."""
+        self._solved: dict[Request, Plan | Conflict] = {}
         self._wheeled: set[str] = set()
         """Releases of torch that are chosen for the wheels of other packages."""
         self._undated: tuple[str, ...] | None = None
@@ -301,6 +302,8 @@ class _Search:
         plan = answer if isinstance(answer, Plan) else self._plan
         search = _Search(self._request, given, self._tables, plan, relaxed, absent)
         search._required = self._required
+        if not free:
+            search._releases, search._wheeled, search._solved = {**self._releases}, {*self._wheeled}, self._solved
         return search
 
     def _override(self, plan: Plan, overrides: tuple[str, ...]) -> Plan:
@@ -451,7 +454,9 @@ class _Search:
 
     def _solve(self, *, python: str, torch: str = "", framework: str = "") -> Plan | Conflict:
         request = self._constrain(python=python, torch=torch, framework=framework)
-        return solve_project(request, self._all, self._tables)
+        if request not in self._solved:
+            self._solved[request] = solve_project(request, self._all, self._tables)
+        return self._solved[request]
 
     def _list_other_pythons(self) -> Iterator[str]:
         """List the next older ones, then the next newer ones."""

@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from devkit.facts.values import Release
 from devkit.probe.engine.cdi import read_cdi
 from tests.hosts import written
 
@@ -33,18 +32,6 @@ def specs(tmp_path, files, more=""):
     return read_cdi(written(tmp_path, f"{more}\n[files]\n{text}"))
 
 
-def test_a_specification_in_json_is_read(tmp_path):
-    (spec,) = specs(tmp_path, {"/etc/cdi/nvidia.json": json.dumps(SPEC)})
-    assert (spec.kind, spec.cdi_version, spec.devices) == ("nvidia.com/gpu", "0.7.0", ("0", "all"))
-    assert (spec.driver, spec.error) == (Release.parse("580.95.05"), "")
-
-
-def test_a_specification_in_yaml_is_read(tmp_path):
-    (spec,) = specs(tmp_path, {"/var/run/cdi/nvidia.yaml": YAML})
-    assert (spec.cdi_version, spec.devices) == ("0.5.0", ("0", "1"))
-    assert spec.driver == Release.parse("570.86.15")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "error"),
     [
@@ -61,28 +48,9 @@ def test_an_unusable_specification_is_kept_with_its_reason(tmp_path, name, text,
     assert spec.devices == ()
 
 
-def test_a_specification_without_driver_libraries_has_no_driver(tmp_path):
-    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(SPEC | {"containerEdits": {}})})
-    assert (spec.driver, spec.error) == (None, "")
-
-
-def test_devices_of_an_odd_shape_are_passed_over(tmp_path):
-    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(SPEC | {"devices": [3, {"name": "0"}, {}]})})
-    assert spec.devices == ("0",)
-
-
-def test_other_files_are_no_specifications(tmp_path):
-    assert specs(tmp_path, {"/etc/cdi/nvidia.yml": YAML, "/etc/cdi/README": "x"}) == ()
-
-
 def test_a_file_that_may_not_be_read_is_named(tmp_path):
     (spec,) = specs(tmp_path, {"/etc/cdi/x.yaml": YAML}, more='unreadable = ["/etc/cdi/x.yaml"]')
     assert spec.error == "this user cannot read it"
-
-
-def test_a_folder_reached_by_two_names_counts_once(tmp_path):
-    text = f"[links]\n\"/var/run\" = \"/run\"\n[files]\n\"/run/cdi/x.yaml\" = '''{YAML}'''\n"
-    assert len(read_cdi(written(tmp_path, text))) == 1
 
 
 NODES = {
@@ -98,12 +66,6 @@ NODES = {
 }
 
 
-def test_devices_without_a_node_and_paths_that_are_gone_are_named(tmp_path):
-    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(SPEC | NODES), "/dev/nvidia0": ""})
-    assert spec.without_nodes == ("all",)
-    assert spec.missing_paths == ("/dev/dri/card0", "/usr/lib/libcuda.so.580.95.05", "/usr/bin/nvidia-cdi-hook")
-
-
 @pytest.mark.parametrize("wrong", [3, [None], [{"path": 3}], [{"hostPath": None}]])
 @pytest.mark.parametrize("key", ["containerEdits", "deviceNodes", "mounts", "hooks", "devices"])
 def test_edits_of_another_shape_are_passed_over(tmp_path, key, wrong):
@@ -112,9 +74,3 @@ def test_edits_of_another_shape_are_passed_over(tmp_path, key, wrong):
     (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(content)})
     assert isinstance(spec.error, str)
     assert isinstance(spec.missing_paths, tuple)
-
-
-def test_a_second_name_of_a_file_is_a_second_specification(tmp_path):
-    links = '[links]\n"/etc/cdi/b.yaml" = "/etc/cdi/a.yaml"\n'
-    text = f"{links}[files]\n\"/etc/cdi/a.yaml\" = '''{YAML}'''\n"
-    assert [spec.path for spec in read_cdi(written(tmp_path, text))] == ["/etc/cdi/a.yaml", "/etc/cdi/b.yaml"]

@@ -10,7 +10,6 @@ from devkit.facts.store import format_facts
 from devkit.facts.values import Release, Unknown
 from devkit.probe.engine.client import read_clients
 from devkit.probe.engine.containers import (
-    DOCTOR_COMMAND,
     find_project_container,
     parse_local_images,
     parse_running_containers,
@@ -90,30 +89,6 @@ def test_the_form_of_a_gpu_request(changes, request_):
 def test_whose_container_it_is(labels, folder, is_dev):
     found = one(labels=labels)
     assert (found.folder, found.is_dev_container) == (folder, is_dev)
-
-
-def test_limits_and_options_are_read():
-    found = one(
-        Ulimits=[{"Name": "RLIMIT_MEMLOCK", "Soft": -1, "Hard": -1}, {"Name": "stack", "Soft": 67108864, "Hard": 1}],
-        SecurityOpt=["label=disable"],
-        Memory=8 << 30,
-        Privileged=True,
-        IpcMode="host",
-        NetworkMode="host",
-    )
-    assert (found.memory_bytes, found.is_privileged, found.ipc_mode) == (8 << 30, True, "host")
-    assert found.security_options == ("label=disable",)
-
-
-def test_no_memory_limit_is_none_and_an_unsaid_one_unknown():
-    assert one(Memory=0).memory_bytes is None
-    assert isinstance(one().memory_bytes, Unknown)
-
-
-def test_requirements_may_be_switched_off():
-    wanted = ["NVIDIA_REQUIRE_CUDA=cuda>=12.8"]
-    assert one(env=wanted).require_cuda == "cuda>=12.8"
-    assert one(env=[*wanted, "NVIDIA_DISABLE_REQUIRE=true"]).require_cuda is None
 
 
 def test_stopped_containers_are_listed_apart():
@@ -196,12 +171,6 @@ def test_a_container_that_ends_meanwhile_is_left_out(ask):
     assert ask(answers).containers == ()
 
 
-def test_an_engine_without_such_lists_is_still_an_engine(ask):
-    found = ask({"version": VERSION, "info": INFO})
-    assert str(found.version) == "28.5.2"
-    assert "404" in found.containers.reason
-
-
 @pytest.mark.parametrize("wrong", [None, {"message": "no"}, [None], [{"Id": 3}]], ids=json.dumps)
 def test_a_list_of_another_shape_costs_only_itself(ask, wrong):
     found = ask(ANSWERS | {"/containers/json?all=1": wrong})
@@ -214,18 +183,6 @@ def test_a_list_that_never_comes_costs_two_seconds_and_no_more(ask):
     found = ask(ANSWERS, hang_at="json?all=1")
     assert str(found.version) == "28.5.2"
     assert "timed out" in found.containers.reason
-
-
-def test_at_most_twenty_that_run_and_ten_that_stopped_are_looked_at(ask):
-    many = [{"Id": f"{number:064x}", "State": "running", "Labels": {}} for number in range(30)]
-    many += [{"Id": f"{number:064x}", "State": "exited", "Labels": {FOLDER: "/p"}} for number in range(100, 130)]
-    ended = {"Running": False, "Status": "exited"}
-    answers = ANSWERS | {"/containers/json?all=1": many}
-    for summary in many:
-        state = RUNNING if summary["State"] == "running" else ended
-        answers[f"/containers/{summary['Id']}/json"] = described(state=state)
-    found = ask(answers)
-    assert (len(found.containers), len(found.stopped)) == (20, 10)
 
 
 # The project's running dev container is found by its label and read through the engine's own command.
@@ -256,12 +213,6 @@ def engine_with(*containers, kind=EngineKind.DOCKER):
 def read(done, *containers, project="/home/dev/project", kind=EngineKind.DOCKER):
     host = AnsweringHost(done)
     return read_facts_inside(host, engine_with(*containers, kind=kind), project=project, deadline_s=1.5), host
-
-
-def test_the_inside_is_read_as_facts():
-    facts, host = read(ProgramResult(1, format_facts(healthy_inside()), "Facts saved to /dev/stdout."), OTHER, BOX)
-    assert facts == healthy_inside()
-    assert host.asked == [(("docker", "exec", BOX.id, *DOCTOR_COMMAND), 1.5)]
 
 
 def test_podman_runs_by_its_own_command():
@@ -412,11 +363,6 @@ def test_windows_folders_are_searched_for_docker_alone(tmp_path):
     )
     clients = read_clients(machine)
     assert [client.path for client in clients.found] == [f"{windows}/docker"]
-
-
-def test_every_installed_daemon_is_named(tmp_path):
-    clients = read_clients(host(tmp_path, "/usr/bin/dockerd", "/snap/bin/docker", env='PATH = "/usr/bin"'))
-    assert clients.engine_programs == ("/usr/bin/dockerd", "/snap/bin/docker")
 
 
 CONFIG = "\"/h/.docker/config.json\" = '{0}'"

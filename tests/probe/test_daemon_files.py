@@ -122,14 +122,6 @@ def test_the_daemons_flags(tmp_path, files, flags):
     assert read_daemon_flags(machine(tmp_path, files)) == flags
 
 
-def test_a_file_that_the_daemon_does_not_read_is_not_judged(tmp_path):
-    unit = "ExecStart=/usr/bin/dockerd --config-file=/opt/daemon.json\n"
-    files = {PATH: "{", "/opt/daemon.json": '{"runtimes": {"nvidia": {"path": "x"}}}', UNIT: unit}
-    (found,) = read_daemon_files(machine(tmp_path, files))
-    assert (found.path, found.error, found.registers_nvidia) == ("/opt/daemon.json", "", True)
-    assert read_daemon_files(machine(tmp_path, {PATH: "{", UNIT: unit})) == ()
-
-
 def test_a_file_that_may_not_be_read_is_unknown(tmp_path):
     text = f'unreadable = ["{PATH}"]\n[files]\n"{PATH}" = "{{}}"\n'
     (found,) = read_daemon_files(written(tmp_path, text))

@@ -38,19 +38,6 @@ def test_a_working_cuda_says_its_version_its_gpus_and_its_library(with_cuda, cud
 
 
 @pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        pytest.param(34, "", id="a code that the library has no name for"),
-        pytest.param(100, "CUDA_ERROR_NO_DEVICE", id="no device"),
-    ],
-)
-def test_an_error_code_of_cuinit_is_a_failure(with_cuda, code, name):
-    call = read_cuda(with_cuda(init=str(code)), deadline_s=10)
-    assert (call.code, call.name) == (code, name)
-    assert call.device_count == Unknown("cuDeviceGetCount was not reached")
-
-
-@pytest.mark.parametrize(
     ("settings", "end", "call"),
     [
         pytest.param({"init": "hang"}, StepEnd.TIMED_OUT, "cuInit", id="a hanging cuInit is killed"),

@@ -36,12 +36,6 @@ def test_the_loaded_module_says_its_version_and_flavor(tmp_path, text, loaded, i
     assert (str(found.loaded), found.is_open) == (loaded, is_open)
 
 
-def test_a_module_seen_only_in_sys_has_a_version_and_no_known_flavor(tmp_path):
-    found = driver(tmp_path, file("/sys/module/nvidia/version", "580.95.05\n"))
-    assert str(found.loaded) == "580.95.05"
-    assert isinstance(found.is_open, Unknown)
-
-
 MODINFO = ("modinfo", "-F", "version", "nvidia")
 
 
@@ -112,19 +106,6 @@ def pci(vendor="0x10de", kind="0x030000"):
     return f'[files]\n"{folder}/vendor" = "{vendor}"\n"{folder}/class" = "{kind}"\n"{folder}/device" = "0x2684"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        pytest.param(pci(), 1, id="a display GPU"),
-        pytest.param(pci(kind="0x030200"), 1, id="a compute GPU"),
-        pytest.param(pci(kind="0x040300"), 0, id="its sound function"),
-        pytest.param(pci(vendor="0x1002"), 0, id="another vendor's GPU"),
-    ],
-)
-def test_gpus_are_counted_by_vendor_and_class(tmp_path, text, count):
-    assert len(driver(tmp_path, text).pci_gpus) == count
-
-
 def test_a_gpu_that_no_driver_owns_says_so(tmp_path):
     assert driver(tmp_path, pci()).pci_gpus[0].kernel_driver == ""
 
@@ -134,24 +115,3 @@ def test_how_opening_the_control_device_fails_is_kept(tmp_path, outcome):
     text = f'[nodes."/dev/nvidiactl"]\nkind = "character"\nopen = "{outcome}"\n'
     found = driver(tmp_path, text)
     assert (found.nvidiactl, found.device_nodes) == (outcome, ("/dev/nvidiactl",))
-
-
-@cases(
-    "log, line, kept",
-    {
-        "a driver library": ("/var/log/dpkg.log", "2026-01-01 upgrade libnvidia-compute-580:amd64 1 2", True),
-        "a module": ("/var/log/dpkg.log", "2026-01-01 install linux-modules-nvidia-580:amd64 <none> 2", True),
-        "the toolkit": ("/var/log/dpkg.log", "2026-01-01 upgrade libnvidia-container1:amd64 1 2", False),
-        "a state": ("/var/log/dpkg.log", "2026-01-01 status installed nvidia-driver-580:amd64 2", False),
-        "dnf": ("/var/log/dnf.rpm.log", "2026-01-01 SUBDEBUG Upgraded: nvidia-driver-3:580-1", True),
-        "pacman": ("/var/log/pacman.log", "[x] [ALPM] upgraded nvidia-utils (1 -> 2)", True),
-    },
-)
-def test_upgrades_of_the_driver_are_remembered(tmp_path, log, line, kept):
-    assert driver(tmp_path, file(log, line + "\n")).upgraded_packages == ((line,) if kept else ())
-
-
-def test_only_the_last_upgrades_are_kept(tmp_path):
-    lines = [f"2026-01-0{day} upgrade nvidia-driver-580:amd64 {day} {day + 1}" for day in range(1, 9)]
-    found = driver(tmp_path, file("/var/log/dpkg.log", "\n".join(lines))).upgraded_packages
-    assert found == tuple(lines[-5:])

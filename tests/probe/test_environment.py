@@ -197,12 +197,6 @@ def test_a_directory_that_does_not_exist_yet_is_as_good_as_its_parent(tmp_path):
     assert isinstance(cache.free_bytes, Unknown)
 
 
-def test_a_folder_beside_a_mount_point_is_not_on_it(tmp_path):
-    files = {"/proc/mounts": "/dev/a / ext4 rw 0 0\nx /data nfs4 rw 0 0\n", "/database/x": ""}
-    found = read_storage(host(tmp_path, files), project="/database")
-    assert next(d for d in found.directories if d.purpose == "workspace").file_system == "ext4"
-
-
 def test_the_folder_that_the_engine_names_is_read_instead_of_the_usual_ones(tmp_path):
     files = {"/var/lib/docker/x": "", "/mnt/small/docker/x": ""}
     for folder, read in (("", "/var/lib/docker"), ("/mnt/small/docker", "/mnt/small/docker")):
@@ -303,10 +297,6 @@ def test_the_cpp_library_is_the_first_one(tmp_path, env, path):
     links = {f"{folder}/libstdc++.so.6": f"{folder}/libstdc++.so.6.0.30" for folder in folders}
     found = read_libstdcxx(host_with_libraries(tmp_path, files, env, links), "/conda")
     assert found == Library(f"{path}/libstdc++.so.6", Release.parse("6.0.30"))
-
-
-def test_no_cpp_library_is_a_fact(tmp_path):
-    assert read_libstdcxx(host_with_libraries(tmp_path), "/conda") is None
 
 
 METADATA = """Metadata-Version: 2.4
@@ -454,9 +444,3 @@ def test_group_membership_differs_from_the_groups_of_the_session(tmp_path, files
 @pytest.mark.parametrize(("user", "is_root"), [(0, True), (1000, False)], ids=["root", "anybody else"])
 def test_root_is_known_by_number(tmp_path, user, is_root):
     assert read_system(written(tmp_path, "[files]\n" + status("0", user=user))).is_root is is_root
-
-
-def test_quoted_and_plain_values_of_os_release_are_read(tmp_path):
-    text = "ID=fedora\nVERSION_ID=42\nPRETTY_NAME=\"Fedora Linux 42\"\nID_LIKE='rhel centos'\n"
-    found = read_system(written(tmp_path, f'[files]\n"/etc/os-release" = """{text}"""\n')).distribution
-    assert (found.id, found.version, found.name, found.like) == ("fedora", "42", "Fedora Linux 42", ("rhel", "centos"))

@@ -13,7 +13,6 @@ from devkit.probe.documents import strip_url_credentials
 from devkit.probe.host import LocalHost
 from devkit.probe.hub import read_hub, read_hub_call
 from tests.hosts import written
-from tests.loopback import find_free_port
 from tests.probe.hubs import hub, own_certificate
 
 # The hub's settings: where a token comes from and what shape it has, never the token.
@@ -174,12 +173,6 @@ def test_a_variable_that_names_no_repository_is_not_requested(ask, name):
         assert ask(url, MODEL_ID=name).model == ""
 
 
-@pytest.mark.parametrize("ahead_s", [0, 1200, -1200], ids=["right", "the hub is ahead", "the hub is behind"])
-def test_the_clock_is_read_from_the_answer(ask, ahead_s):
-    with hub(ahead_s=ahead_s) as url:
-        assert abs(ask(url).clock_ahead_s + ahead_s) <= 2
-
-
 def test_the_token_is_sent_to_the_hub_alone(ask):
     seen = []
     with hub(seen=seen) as url:
@@ -228,22 +221,11 @@ def test_an_answer_about_the_door_survives_a_model_that_hangs(ask):
     assert (found.status, found.model_status) == (200, Unknown("no model was given"))
 
 
-def test_a_closed_port(ask):
-    assert ask(f"http://127.0.0.1:{find_free_port()}").failure == "refused"
-
-
 @pytest.mark.parametrize("endpoint", ["hf-mirror.com", "gopher://x", "http://[bad"])
 def test_an_address_that_is_none_is_no_crash(ask, endpoint):
     found = ask(endpoint)
     assert isinstance(found, HubCall)
     assert found.failure == "unreachable" or found.failure == "proxy"
-
-
-def test_a_proxy_that_is_not_there(ask):
-    port = find_free_port()
-    with hub() as url:
-        found = ask(url, http_proxy=f"http://127.0.0.1:{port}", no_proxy="")
-    assert found.failure == "refused"
 
 
 def test_a_proxy_that_wants_a_login(ask):

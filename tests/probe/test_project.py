@@ -286,11 +286,6 @@ def test_requirement_files_name_their_gpu_packages(tmp_path, name, text, found):
     assert listed == found
 
 
-def test_the_index_of_a_requirement_file(tmp_path):
-    text = "--extra-index-url https://download.pytorch.org/whl/cu128\ntorch\n"
-    assert read(tmp_path, {"requirements.txt": text}).installs[0].index == "cu128"
-
-
 @pytest.mark.parametrize(
     ("ignored", "verdict"),
     [
@@ -333,14 +328,6 @@ def test_a_compose_file_cut_anywhere_is_read_or_broken(tmp_path):
     for end in range(0, len(text), 7):
         project = read(tmp_path, {"compose.yaml": text[:end]})
         assert {file.state for file in project.files} <= {FileState.READ, FileState.BROKEN, FileState.MISSING}
-
-
-@pytest.mark.parametrize("name", ["README.md", "src", "train.py", "Makefile"])
-def test_a_folder_without_container_files_asks_for_nothing(name, tmp_path):
-    host = written(tmp_path, f'[files]\n"/work/{name}" = "text"\n')
-    project = read_project(host, project="/work")
-    assert project.folder == "/work"
-    assert not any((project.dev_containers, project.services, project.dockerfiles, project.installs, project.files))
 
 
 def test_every_file_that_is_read_is_looked_for():

@@ -59,10 +59,6 @@ def test_a_broken_configuration_is_unknown_and_says_where(tmp_path):
     assert "line 1" in toolkit(tmp_path, config("mode = = 1")).mode.reason
 
 
-def test_without_the_toolkit_its_settings_are_unknown(tmp_path):
-    assert isinstance(toolkit(tmp_path, command="").mode, Unknown)
-
-
 @pytest.mark.parametrize(
     ("text", "error", "registers"),
     [
@@ -80,20 +76,6 @@ def test_each_daemon_file_says_whether_it_registers_the_runtime(tmp_path, text, 
     assert found.registers_nvidia is registers
     assert found.error.startswith(error)
     assert bool(found.error) is bool(error)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/etc/docker/daemon.json",
-        "/h/.config/docker/daemon.json",
-        "/h/.docker/daemon.json",
-        "/var/snap/docker/current/config/daemon.json",
-    ],
-    ids=["system", "rootless", "Desktop", "snap"],
-)
-def test_every_place_of_a_daemon_file_is_looked_at(tmp_path, path):
-    assert [file.path for file in toolkit(tmp_path, f'"{path}" = "{{}}"').daemon_files] == [path]
 
 
 def test_a_daemon_file_that_may_not_be_read_is_still_named(tmp_path):
@@ -224,15 +206,3 @@ ELSEWHERE = "[nvidia-container-runtime]\nmode = 'cdi'"
 def test_the_settings_file_is_the_one_that_the_daemon_hands_on(tmp_path, files, env, mode):
     host = written(tmp_path, f'[env]\nHOME = "/h"\n{env}\n[files]\n{files}\n{INSTALLED}')
     assert read_toolkit(host).mode == mode
-
-
-@pytest.mark.parametrize(
-    ("nodes", "ldconfig"),
-    [
-        pytest.param(("ldconfig", "ldconfig.real"), "/sbin/ldconfig.real", id="Ubuntu"),
-        pytest.param(("ldconfig",), "/sbin/ldconfig", id="Debian"),
-    ],
-)
-def test_the_ldconfig_of_the_machine_is_found(tmp_path, nodes, ldconfig):
-    text = "[nodes]\n" + "".join(f'"/sbin/{name}" = {{ kind = "file", mode = 0o755 }}\n' for name in nodes)
-    assert toolkit(tmp_path, command=INSTALLED + text).default_ldconfig == ldconfig
