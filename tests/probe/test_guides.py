@@ -231,11 +231,11 @@ def test_a_guide_may_ask_for_several_pythons(tmp_path, line, specifier):
     ["conda create ", "uv venv ", "Python version ", "conda create python ", "virtualenv -p ", "numpy 1.", "a1.", "(`"],
 )
 def test_a_guide_of_one_endless_line_takes_linear_time(tmp_path, command):
-    (tmp_path / "README.md").write_text(command * (300_000 // len(command)))
+    (tmp_path / "README.md").write_text(command * (100_000 // len(command)))
     (tmp_path / "requirements.txt").write_text("torch\n")
-    started = time.monotonic()
+    started = time.thread_time()
     assert read(tmp_path, {}).guide_python is None
-    assert time.monotonic() - started < 5
+    assert time.thread_time() - started < 2
 
 
 # One reading order: the guide's installation section, then files by their names.
@@ -283,12 +283,6 @@ pip install -r training.txt
 """
 
 
-def test_a_list_whose_name_is_misspelled_is_the_one_that_the_guide_means(tmp_path):
-    files = {"README.md": SOCIAL, "requirments.txt": "numpy\n", "requirements_win.txt": "wrong\n"}
-    found = read(tmp_path, files)
-    assert ([need.name for need in found.needs], found.because) == (["numpy"], "README.md:5 installs requirments.txt")
-
-
 def test_a_wheel_is_the_release_that_its_name_says(tmp_path):
     wheels = (
         "https://x.example/einops-0.8.0-py3-none-any.whl torch-2.6.0+cu126-cp312-cp312-linux_x86_64.whl unknown-1-py3-none-any.whl",
@@ -314,35 +308,9 @@ def test_numbered_steps_below_one_heading_are_taken_together(tmp_path):
     assert (found.guide_python.specifier, found.guide_python.origin) == ("==3.9.*", "README.md:4")
 
 
-def test_an_environment_that_the_guide_makes_goes_before_one_that_it_does_not_name(tmp_path):
-    files = {"environment.yaml": "dependencies: [python=3.7, abc]\n", "README.md": STEPS, "run.py": ""}
-    found = read(tmp_path, files)
-    assert ([need.text for need in found.needs], found.set_aside) == (["numpy==1.26.4"], ("environment.yaml",))
-    assert not found.python
-    found = read(tmp_path, {"requirements.txt": "hub\n"})
-    assert "numpy==1.26.4" not in [need.text for need in found.needs], "a list counts, or the environment beside it"
-
-
 KOOPMAN = (
     "from setuptools import setup\nsetup(name='koopman', install_requires=['mamba-ssm>=2'], python_requires='>=3.10')\n"
 )
-
-
-def test_the_folder_that_a_guide_enters_is_where_its_commands_read_and_install(tmp_path):
-    guide = (
-        "# Install\n```\ncd ours\ncd active\npip install -r requirements.txt\ncd ../kernels && pip install -e .\n```\n"
-    )
-    files = {
-        "active/requirements.txt": "numpy\n",
-        "kernels/setup.py": KOOPMAN,
-        "older/requirements.txt": "tokenizers==0.8.1rc1\n",
-    }
-    found = read(tmp_path, files | {"README.md": guide})
-    assert [(need.text, need.origin) for need in found.needs] == [
-        ("numpy", "active/requirements.txt:1"),
-        ("mamba-ssm>=2", "kernels/setup.py:2"),
-    ]
-    assert [(each.place, each.path, each.line) for each in found.local] == [("kernels", "README.md", 6)]
 
 
 BUILT = '[project]\nname = "part"\nversion = "1"\n[build-system]\nrequires = ["setuptools"]\n'
@@ -543,15 +511,6 @@ def test_a_command_means_what_its_place_says(tmp_path, row):
     assert all(line.endswith(f", because {each.because}") for line, each in zip(shown, found.not_followed, strict=True))
 
 
-def test_the_name_of_the_clone_before_a_path_is_the_project(tmp_path):
-    (folder := tmp_path / "our-nets").mkdir()
-    guide = "git clone https://h.example/o/our_nets.git\ncd our_nets/back\npip install -r requirements.txt\n"
-    found = read(folder, {"README.md": guide, "back/requirements.txt": "numpy\n", "list.txt": "timm\n"})
-    assert [need.origin for need in found.needs] == ["back/requirements.txt:1"]
-    found = read(folder, {"README.md": "pip install -r our-nets/list.txt\n"})
-    assert [need.origin for need in found.needs] == ["list.txt:1"]
-
-
 def test_scripts_run_one_another_and_install_clones_by_their_address(tmp_path):
     inner = 'cd $(dirname "$0")\ngit clone git@h.example:o/own-ops.git\npip install -e ./own-ops timm\n'
     inner += "cd ..\n"
@@ -582,12 +541,3 @@ def test_a_submodule_that_the_guide_installs_counts_before_it_is_fetched(tmp_pat
     guide = "pip install -r requirements.txt\npip install -e sub/x\n"
     found = read(tmp_path, {".gitmodules": modules, "requirements.txt": "numpy\n", "README.md": guide})
     assert [(each.place, each.line) for each in found.local] == [("sub/x", 2)]
-
-
-def test_a_package_by_its_repository_s_name_is_that_of_the_address(tmp_path):
-    kernels = "triton-kernels @ git+https://h.example/o/triton.git#subdirectory=python/triton_kernels"
-    files = {"requirements.txt": f"SAM-2 @ git+https://h.example/o/sam2.git@abc\n{kernels}\nnumpy\ntriton\n"}
-    setup = "from setuptools import setup\nsetup(name='own', install_requires=['sam2>=0.4', 'sam2-more'])\n"
-    found = read(tmp_path, files | {"setup.py": setup})
-    # A part of a repository is no second name of the whole.
-    assert [need.name for need in found.needs] == ["sam-2", "triton-kernels", "numpy", "triton", "sam2-more"]

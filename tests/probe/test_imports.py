@@ -97,19 +97,6 @@ def test_who_reads_audio_files_with_torchaudio_needs_what_decodes_them(tmp_path,
     assert imported(tmp_path, {"train.py": text}, declared) == found
 
 
-@pytest.mark.parametrize("folder", [".git", "tests", "docs", "venv", "third_party", "a/b/c/d/e"])
-def test_other_peoples_programs_and_tests_do_not_count(tmp_path, folder):
-    assert imported(tmp_path, {f"{folder}/x.py": "import wandb\n"}) == {}
-
-
-def test_where_packages_are_declared_only_what_the_program_cannot_do_without_counts(tmp_path):
-    files = {
-        "lib/model.py": "import cv2\nimport yaml\nimport strange\nimport einops\ndef f():\n    import wandb\n",
-        "examples/run.py": "import gradio\n",
-    }
-    assert imported(tmp_path, files, ["opencv-python-headless", "PyYAML"]) == {"einops": "lib/model.py:4"}
-
-
 def test_what_an_extra_or_a_lock_brings_is_declared(tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "lib"\ndependencies = ["rich"]\n[project.optional-dependencies]\nui = ["gradio"]\n'
@@ -179,15 +166,6 @@ def test_nvcc_is_named_where_another_framework_is_used(tmp_path):
     assert (found.framework, found.cuda_build) == (Framework.TORCH, "Makefile:3")
 
 
-def test_what_only_a_lock_names_counts_last(tmp_path):
-    lock = "version = 1\nrequires-python = '>=3.12'\n" + "".join(
-        f"[[package]]\nname = '{name}'\nversion = '1.0'\nsource = {{registry = 'https://pypi.org/simple'}}\n"
-        for name in ("torch", "jax", "a")
-    )
-    project = "[project]\nname = 'a'\nversion = '1'\nrequires-python = '>=3.12'\ndependencies = ['jax']\n"
-    assert read(tmp_path, {"pyproject.toml": project, "uv.lock": lock}).framework is Framework.JAX
-
-
 @pytest.mark.parametrize(
     ("program", "origin"),
     [
@@ -204,16 +182,6 @@ def test_what_only_a_lock_names_counts_last(tmp_path):
 def test_code_that_torch_compiles_at_run_time_needs_nvcc(tmp_path, program, origin):
     # As in https://github.com/NVlabs/stylegan3, torch_utils/custom_ops.py.
     assert read(tmp_path, {"ops/build.py": program, "requirements.txt": "torch\n"}).cuda_build == origin
-
-
-@pytest.mark.parametrize(
-    ("folder", "is_found"), [("awq/kernels", True), ("a/b/c/detectron2", False), ("tests/op", False)]
-)
-def test_an_extension_that_the_reader_builds_needs_nvcc(tmp_path, folder, is_found):
-    # As in https://github.com/mit-han-lab/llm-awq, awq/kernels/setup.py.
-    setup = "from torch.utils.cpp_extension import CUDAExtension\nsetup(ext_modules=[CUDAExtension('x', ['x.cu'])])\n"
-    found = read(tmp_path, {f"{folder}/setup.py": setup, "requirements.txt": "torch\n"}).cuda_build
-    assert found == (f"{folder}/setup.py:2" if is_found else "")
 
 
 # Debian packages that a project's files install with apt.

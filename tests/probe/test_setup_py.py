@@ -194,20 +194,6 @@ def test_build_requirements_are_those_without_torch(tmp_path):
     assert found.requires == ("setuptools>=61", "numpy<2")
 
 
-def test_a_folder_that_builds_nothing_is_none(tmp_path):
-    assert find(tmp_path, **{"pyproject.toml": "[project]\nname = 'x'\n"}) == ()
-
-
-def test_folders_that_are_required_and_submodules_count_where_they_compile(tmp_path):
-    files = {
-        ".gitmodules": MODULES,
-        "submodules/simple-knn/setup.py": EXTENSION,
-        "kernels/setup.py": EXTENSION,
-        "plain/setup.py": "setup(name='plain')\n",
-    }
-    assert [each.path for each in find(tmp_path, "./kernels", "plain", **files)] == ["kernels", "submodules/simple-knn"]
-
-
 def test_a_required_submodule_that_is_not_fetched_is_known_by_its_folder(tmp_path):
     (found,) = find(tmp_path, "submodules/simple-knn", **{".gitmodules": MODULES})
     assert (found.name, found.origin) == ("simple-knn", ".gitmodules")
@@ -296,11 +282,6 @@ def test_the_extras_of_the_project_may_be_named_in_its_list(tmp_path):
     files = {"requirements.txt": "-e .[train]\n", "pyproject.toml": f"{MEMBER}{extras}"}
     found = read(tmp_path, files)
     assert (found.extras, [need.name for need in found.needs], found.local) == (("train",), ["peft"], ())
-
-
-@pytest.mark.parametrize(("attributes", "uses"), [("*.bin filter=lfs diff=lfs\n", True), ("* text=auto\n", False)])
-def test_git_lfs_shows_in_the_attributes(tmp_path, attributes, uses):
-    assert read(tmp_path, {".gitattributes": attributes, "requirements.txt": "rich\n"}).uses_lfs is uses
 
 
 @pytest.mark.parametrize(
