@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
@@ -26,6 +27,11 @@ _MARKERS = ("$HOME/.devcontainer", "$HOME/.vscode-server/data/Machine")
 """Where the dev container CLI and VS Code note which lifecycle commands have run; neither runs one of them again."""
 
 _MAX_LOOKS = 2
+_TOGETHER = timedelta(minutes=1)
+"""Within which the services of a project start."""
+_OF_SERVICES = {"com.docker.compose.oneoff": "False"}
+"""Not of `docker compose run`."""
+_ENDS = "{{.Name}} {{.State.Status}} {{.State.ExitCode}} {{.State.StartedAt}}"
 _SETTLING_S = 2.0
 """In which a program ends that cannot work at all: Compose itself waits only until it has started."""
 _TIME = re.compile(r"^\[\d{4}-\d\d-\d\dT[\d:.]+Z\] ")
@@ -88,9 +94,9 @@ def start_dev_container(
         if state is not None:
             _compose(client, "logs", "--tail", "50", take=logs.append)
         return Failure(_describe_end(state) or "the container could not be started", (*lines, *logs), tuple(logs))
-    if failure := _find_ended_neighbor(client, state, lines):
-        return failure
     action = _name_action(before, state)
+    if action != "kept" and (failure := _find_ended_neighbor(client, state, lines)):
+        return failure
     reason = "the image" if before and before.image_id != state.image_id else "its settings"
     changed = (reason,) if action == "recreated" and not rebuilds else ()
     report(f"the container is {action}{f', because {reason} changed' if changed else ''}")
@@ -228,31 +234,36 @@ def _start_by_cli(
         )
         # Where the step that failed says nothing, no earlier one says it.
         return Failure(f"devcontainer up failed: {said}", tuple(log.lines), log.excerpt or tuple(lines) or (said,))
-    if failure := _find_ended_neighbor(client, after, log.lines):
+    action = _name_action(before, after)
+    if action != "kept" and (failure := _find_ended_neighbor(client, after, log.lines)):
         return failure
     entry = Entry(client, after, str(result.get("remoteUser", "")), str(result.get("remoteWorkspaceFolder", "")))
-    return Started(entry, _name_action(before, after), (), log.built)
+    return Started(entry, action, (), log.built)
 
 
 def _find_ended_neighbor(client: EngineClient, state: ContainerState, lines: Sequence[str]) -> Failure | None:
-    """Return how a container of the same Compose project ended, or that the engine starts it again and again."""
-    project = state.labels.get("com.docker.compose.project")
-    label = f"--filter=label=com.docker.compose.project={project}"
-    for _ in range(_MAX_LOOKS) if project and len(client.call("ps", "--all", "--quiet", label).out.split()) > 1 else ():
+    """Return how a container that was started with this one ended, or that the engine starts it again and again."""
+    labels = {"com.docker.compose.project": state.labels.get("com.docker.compose.project"), **_OF_SERVICES}
+    filters = [f"--filter=label={name}={value}" for name, value in labels.items()]
+    ids = client.call("ps", "--all", "--quiet", "--no-trunc", *filters).out.split()
+    others = [each for each in ids if each != state.id]
+    for _ in range(_MAX_LOOKS) if others else ():
         time.sleep(_SETTLING_S)
-        if name := _find_ended(client, label):
-            answer = client.call("logs", "--tail", "50", name)
-            logs = (*answer.out.splitlines(), *answer.err.splitlines())
-            code = client.call("container", "inspect", "--format={{.State.ExitCode}}", name).out.strip()
-            title = f"the container {name} exited with status {code}; {state.name} runs"
-            return Failure(title, (*lines, *logs), logs or (title,))
+        done = client.call("container", "inspect", f"--format={_ENDS}", *others)
+        for name, status, code, started_at in (line.split() for line in done.out.splitlines()):
+            is_new = _parse_time(started_at) > _parse_time(state.started_at) - _TOGETHER
+            if is_new and code != "0" and status in ("exited", "restarting"):
+                name = name.removeprefix("/")
+                answer = client.call("logs", "--tail", "50", name)
+                logs = (*answer.out.splitlines(), *answer.err.splitlines())
+                title = f"the container {name} exited with status {code}; {state.name} runs"
+                return Failure(title, (*lines, *logs), logs or (title,))
     return None
 
 
-def _find_ended(client: EngineClient, label: str) -> str:
-    filters = (label, "--filter=status=exited", "--filter=status=restarting")
-    rows = client.call("ps", "--all", *filters, "--format={{.Names}} {{.Status}}").out.splitlines()
-    return next((row.split()[0] for row in rows if not re.search(r"\(0\)", row)), "")
+def _parse_time(written: str) -> datetime:
+    """Parse a time of the engine, which has nanoseconds."""
+    return datetime.fromisoformat(written[:19])
 
 
 def _list_unhealthy(client: EngineClient) -> tuple[str, ...]:
