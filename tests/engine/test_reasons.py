@@ -1,5 +1,7 @@
 """What `devkit up` says of a project whose container does not start, by experiments on a real engine."""
 
+import socket
+
 import pytest
 
 from . import image
@@ -12,6 +14,8 @@ BUILT = "services: {a: {build: ., command: [sleep, '60']}}"
 USED = f"services: {{a: {{image: {BASE}, command: [sleep, '60'], %s}}}}"
 
 
+with socket.create_server(("127.0.0.1", 0)) as server:
+    FREE = server.getsockname()[1]
 CALL = "'import os, urllib.request; urllib.request.urlopen(os.environ[\"WEB\"])'"
 SILENT = """
 import os
@@ -197,11 +201,11 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="an entrypoint without the command",
         ),
         pytest.param(
-            (USED % "ports: ['127.0.0.1:8571:9000']")[:-1]
-            + f", b: {{image: {BASE}, command: [python3, -c, {CALL}], depends_on: [a], environment: {{WEB: 'http://a:8571/x'}}}}}}",
+            (USED % "ports: ['127.0.0.1:FREE:9000']")[:-1]
+            + f", b: {{image: {BASE}, command: [python3, -c, {CALL}], depends_on: [a], environment: {{WEB: 'http://a:FREE/x'}}}}}}",
             "",
-            "8571 is the port of a on this machine, and between containers it is 9000",
-            "Fix in compose.yaml:1: write a:9000 in place of a:8571.",
+            "FREE is the port of a on this machine, and between containers it is 9000",
+            "Fix in compose.yaml:1: write a:9000 in place of a:FREE.",
             id="a port of this machine, which a second service asks for",
         ),
         pytest.param(
@@ -224,6 +228,7 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
     ],
 )
 def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, cause, fix):
+    compose, cause, fix = (each.replace("FREE", str(FREE)) for each in (compose, cause, fix))
     image.provide(engine, BASE)
     files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE}\n{dockerfile}\n", "kept": ""}
     files |= {"run.sh": "#!/bin/sh\nexec sleep 60\n", "start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}
