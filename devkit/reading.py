@@ -76,7 +76,7 @@ def suggest_path(path: Path, otherwise: str) -> str:
         return f"This is a Windows path; in WSL it is /mnt/{drive[1].lower()}{f'{path}'[2:]}.".replace("\\", "/")
     missing = [each for each in (path, *path.parents) if not os.path.exists(each)]  # noqa: PTH110 - pathlib's may raise
     if missing[1:]:
-        return f"The folder {missing[-1]} does not exist either."
+        return f"The folder {missing[1]} does not exist either."
     return suggest(find_similar_paths(path) if missing else (), otherwise)
 
 

@@ -66,6 +66,8 @@ _PROMPTS = ("$", "#", "%", ">", "devkit")
 
 def find_slip(words: Sequence[str]) -> str:
     """Return the hint for words that nobody types: dashes and quotes of a web page, a prompt, a comment, an empty variable."""
+    if not words:
+        return ""
     if "" in words:
         return "An argument is empty: a variable in the command may not be set."
     if placeholder := next(filter(_PLACEHOLDER.fullmatch, words), ""):

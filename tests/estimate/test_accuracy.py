@@ -43,7 +43,7 @@ def test_an_estimate_says_how_far_it_was_off_measured_runs(objective):
         return
     assert mean(errors) <= GOAL
     assert f"with {len(errors)} published runs" in warning
-    told = [float(number) for number in re.findall(r"([\d.]+) %", warning)]
+    told = [float(number) for number in re.findall(r"([\d.]+)%", warning)]
     assert told[0] == pytest.approx(100 * median(errors), abs=0.05)
     assert told[-1] == pytest.approx(100 * max(errors), abs=0.5)
 
