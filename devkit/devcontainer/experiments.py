@@ -46,6 +46,8 @@ ls -A "$(dirname "$1")" | while read -r name; do echo "devkit entry $name"; done
 """
 """Tells what an image has: names and values, one a line."""
 _LINE = re.compile(r"^(?:#\d+ [\d.]+ )?devkit (\w+) (.*)$", re.MULTILINE)
+_MAX_REPEATS = 3
+"""A busy machine loses the output of a program that ends at once more than once."""
 _BUILD_S, _READING_S, _TRIALS_S = 30.0, 4.0, 8.0
 _NEEDED = ("engine", "system", "container", "clients", "compose", "project", "compose_config")
 _TELLING = re.compile(r"[\w.=@-]*[._=@\d-][\w.=@-]*")
@@ -106,9 +108,12 @@ class Step:
 
     def repeat(self) -> str:
         """Repeat the instruction, whose output BuildKit drops where a program ends at once; returns its last error line, or ""."""
-        done = self._make(*self._list_own_lines()) if self._build and self._place.name == "RUN" else None
-        said = find_error_lines(_OF_STEP.sub("", f"{done.out}\n{done.err}")) if done else ()
-        return next((each for each in reversed(said) if not STATUS.search(each)), "")
+        for _ in range(_MAX_REPEATS) if self._build and self._place.name == "RUN" else ():
+            done = self._make(*self._list_own_lines())
+            said = find_error_lines(_OF_STEP.sub("", f"{done.out}\n{done.err}")) if done else ()
+            if found := next((each for each in reversed(said) if not STATUS.search(each)), ""):
+                return found
+        return ""
 
     def _explain_program(self, name: str, seen: Mapping[str, Sequence[str]]) -> Place | None:
         place, image = self._place, next(iter(seen["os"]), "a system without a name")
