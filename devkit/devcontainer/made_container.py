@@ -29,8 +29,11 @@ _UNREACHED = re.compile(
     r"connection refused|name or service not known|name resolution|could not (?:resolve|translate)", re.IGNORECASE
 )
 _ADDRESS = re.compile(r"(?:(?<=//)|(?<![\w./-]))([a-z][\w-]*)(?::(\d{2,5}))?(?=[/:]|$)")
+_REFERENCE = re.compile(r"(?<!\$)\$(\w+)")
+"""Without braces, which nobody writes by mistake."""
+_LACKS_ARGUMENTS = re.compile(r"\b(?:arguments?|operands?|usage|required|missing|help)\b", re.IGNORECASE)
 _MANY = 20
-_LISTING = '"$1" cp --follow-link "$2:$3" - | tar -tvf - | head -n 1'
+_LISTING = '"$1" cp --follow-link "$2:$3" - | tar -tvf - | head -n 2'
 _BEGINNING = '"$1" cp --follow-link "$2:$3" - | tar -xOf - | head -c 1024'
 _FIRST_LINES = {".py": "#!/usr/bin/env python3", ".sh": "#!/bin/sh", ".bash": "#!/bin/bash"}
 _READING_S = 10.0
@@ -69,7 +72,7 @@ class MadeContainer:
         )
         return next(filter(None, (each(words) for each in ways)), None)
 
-    def _explain_folder(self, _: str) -> Place | None:
+    def _explain_folder(self, words: str) -> Place | None:
         """Explain a workspace folder that is a file, or in which the project is not mounted."""
         wanted = str(self._client.container.properties.get("workspaceFolder") or "").rstrip("/")
         real = self._host.link(self._folder) or self._folder
@@ -80,7 +83,8 @@ class MadeContainer:
             if place and (found := self._host.stat(path)) and found.kind == "file":
                 note = f"workspaceFolder is the file {posixpath.basename(path)}, and no folder"
                 return replace(place, note=note, remedy=f"write {posixpath.dirname(wanted)}")
-        if not wanted or not own or any(f"{wanted}/".startswith(f"{each}/") for each in own):
+        is_mounted = any(f"{wanted}/".startswith(f"{each}/") for each in own)
+        if not wanted or wanted not in words or not own or is_mounted:
             return None
         note = f"workspaceFolder is {wanted}, but the project is mounted at {own[0]}"
         return place and replace(place, note=note, remedy=f"write {own[0]}, or mount the project at {wanted}")
@@ -94,7 +98,9 @@ class MadeContainer:
         named = [first or second for first, second in ABSENT.findall(words)]
         if started[0] in _OF_SHELL and (place := self._locate_start()):
             note = f"{started[0]} is a word of the shell, and no shell runs the command"
-            return replace(place, note=note, remedy=f"write sh -c '{place.text}'")
+            # Compose drops what follows `&&` in a text, and takes a list as it is.
+            command = place.text if " " in place.text else " ".join(started)
+            return replace(place, note=note, remedy=f"write sh -c '{command}'")
         for name in [*dict.fromkeys((*_PATH.findall(words), *own[:1], *named))][:_MAX_PROGRAMS]:
             places = [*self._list_paths(name)]
             path = next((each for each in places if self._read(each) is not None), "")
@@ -184,7 +190,9 @@ class MadeContainer:
         name = get_text(mount, "Name").rpartition("_")[2] or posixpath.basename(source)
         near = [posixpath.join(below, name) for below in ("", *self._host.list(self._folder))]
         able = [each for each in near if self._host.stat(f"{self._folder}/{each}/{inner}")]
-        if place is None or not able or f"{self._folder}/{able[0]}" == source:
+        listed = self._list_files(path)
+        is_there = len(listed) > 1 or (listed and not listed[0].startswith("d"))
+        if place is None or is_there or not able or f"{self._folder}/{able[0]}" == source:
             return None
         wanted = posixpath.relpath(able[0], posixpath.dirname(place.file))
         is_volume = get_text(mount, "Type") == "volume"
@@ -224,6 +232,8 @@ class MadeContainer:
 
     def _explain_entrypoint(self, words: str) -> Place | None:
         """Explain arguments that are missing because an entrypoint of Compose drops the image's command."""
+        if not _LACKS_ARGUMENTS.search(words):
+            return None
         place = next(
             (each for each in self._list_settings() if each.name == f"services.{self._service}.entrypoint"), None
         )
@@ -236,9 +246,13 @@ class MadeContainer:
 
     def _describe(self, path: str) -> tuple[str, str]:
         """Return the mode and the owner of a file or folder in the container, as ls shows them."""
-        words = ("sh", "-c", _LISTING, "sh", self._client.program, get_text(self._found, "Id"), path)
-        mode, owner, *_ = [*self._host.run(words, deadline_s=_READING_S).out.split()[:2], "", ""]
+        mode, owner, *_ = [*" ".join(self._list_files(path)[:1]).split(), "", ""]
         return mode, owner.partition("/")[0]
+
+    def _list_files(self, path: str) -> list[str]:
+        """List a file, or a folder and the first file in it; nothing where the container does not have it."""
+        words = ("sh", "-c", _LISTING, "sh", self._client.program, get_text(self._found, "Id"), path)
+        return self._host.run(words, deadline_s=_READING_S).out.splitlines()
 
     def _list_paths(self, name: str) -> Iterator[str]:
         """Yield where the container looks for a program."""
@@ -327,7 +341,7 @@ class MadeContainer:
                 given = self._variables.get(name)
                 if given is None and self._service:
                     return self._explain_absent(name, place)
-                if given is not None and given != value and "$" in value:
+                if given is not None and given != value and self._is_text(value):
                     note = f"Compose takes what follows $ in the value of {name} for a variable"
                     return replace(place, note=note, remedy="put the value into single quotes")
                 if given is not None and given != value and given == self._host.env.get(name):
@@ -336,6 +350,11 @@ class MadeContainer:
             if name not in self._variables and (elsewhere := self._find_elsewhere(name)):
                 return elsewhere
         return None
+
+    def _is_text(self, value: str) -> bool:
+        """Return True for a value with a dollar sign before a name that nothing sets, so that it is hardly a variable."""
+        names = _REFERENCE.findall(value)
+        return any(not self._host.env.get(each) and not any(self._list_written(each)) for each in names)
 
     def _find_elsewhere(self, name: str) -> Place | None:
         """Find a variable that the Compose file sets for others than the container's service."""

@@ -31,7 +31,6 @@ _TOGETHER = timedelta(minutes=1)
 """Within which the services of a project start."""
 _OF_SERVICES = {"com.docker.compose.oneoff": "False"}
 """Not of `docker compose run`."""
-_ENDS = "{{.Name}} {{.State.Status}} {{.State.ExitCode}} {{.State.StartedAt}}"
 _SETTLING_S = 2.0
 """In which a program ends that cannot work at all: Compose itself waits only until it has started."""
 _TIME = re.compile(r"^\[\d{4}-\d\d-\d\dT[\d:.]+Z\] ")
@@ -249,14 +248,14 @@ def _find_ended_neighbor(client: EngineClient, state: ContainerState, lines: Seq
     others = [each for each in ids if each != state.id]
     for _ in range(_MAX_LOOKS) if others else ():
         time.sleep(_SETTLING_S)
-        done = client.call("container", "inspect", f"--format={_ENDS}", *others)
-        for name, status, code, started_at in (line.split() for line in done.out.splitlines()):
-            is_new = _parse_time(started_at) > _parse_time(state.started_at) - _TOGETHER
-            if is_new and code != "0" and status in ("exited", "restarting"):
-                name = name.removeprefix("/")
+        done = client.call("container", "inspect", *others)
+        for each in json.loads(done.out) if done.code == 0 else ():
+            name, end = str(each["Name"]).removeprefix("/"), each["State"]
+            is_new = _parse_time(end["StartedAt"]) > _parse_time(state.started_at) - _TOGETHER
+            if is_new and end["ExitCode"] and end["Status"] in ("exited", "restarting"):
                 answer = client.call("logs", "--tail", "50", name)
                 logs = (*answer.out.splitlines(), *answer.err.splitlines())
-                title = f"the container {name} exited with status {code}; {state.name} runs"
+                title = f"the container {name} exited with status {end['ExitCode']}; {state.name} runs"
                 return Failure(title, (*lines, *logs), logs or (title,))
     return None
 

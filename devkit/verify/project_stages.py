@@ -52,8 +52,9 @@ _COMMAND = re.compile(
 )
 """A command that runs a program of the project, or a shell script that may."""
 _ENTERS = re.compile(r"\s*(?:[$>] *)?cd +([\w./-]+)\s*$")
-_MAX_DEPTH = 2
-"""Of shell scripts that run one another."""
+_MAX_SCRIPTS = 20
+_LONGEST = 2000
+"""Characters of a command, or of a line of a shell script."""
 _ASSIGNMENT = re.compile(r"""^\s*(?:export +)?(\w+)=["']?([^"'\s]*)""", re.MULTILINE)
 _UNKNOWN_FOLDER = re.compile(r"\$(?:\{[^{}]*\}|\([^()]*\)|\w+)/")
 _ENTRY_POINT = re.compile(r"""^\s*["']?([\w.-]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)["']?,?\s*\]?$""", re.MULTILINE)
@@ -320,7 +321,7 @@ def find_programs(folder: Path) -> Iterator[tuple[str, str]]:
     below = [] if readmes else list(islice(folder.glob(f"*/{name}"), 2))
     scripts = find_own_scripts(folder)
     for readme in readmes[:1] or below[: len(below) == 1]:
-        section, base, in_words = -1, "", list[str]()
+        section, base, in_words, seen = -1, "", list[str](), set[Path]()
         for line in read_lines(read_within(folder, readme)):
             section, base = line.section, base if line.section == section else ""
             text = line.text.replace("\\\n", " ")
@@ -333,14 +334,19 @@ def find_programs(folder: Path) -> Iterator[tuple[str, str]]:
                 if named and named["script"] in scripts and line.is_code:
                     yield named["script"], scripts[named["script"]][0]
                 elif named:
-                    yield from _find_run(folder, base, command, 0)
+                    yield from _find_run(folder, base, command, seen)
         # What a sentence mentions comes after the commands in separate lines.
-        yield from (found for command in in_words for found in _find_run(folder, "", command, 0))
+        yield from (found for command in in_words for found in _find_run(folder, "", command, seen))
 
 
-def _find_run(folder: Path, base: str, command: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the programs that a command of a guide or of a shell script runs in the folder `base`."""
-    match = _COMMAND.match(command)
+def _find_run(
+    folder: Path, base: str, command: str, seen: set[Path], *, is_inner: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield the programs that a command of a guide, or an inner one of a shell script, runs in the folder `base`.
+
+    Each script is read once: `seen` are those that were.
+    """
+    match = _COMMAND.match(command) if len(command) <= _LONGEST else None
     if match is None or match["script"]:
         return
     served = (match["served"] or "").removesuffix(".py").replace(".", "/")
@@ -350,16 +356,18 @@ def _find_run(folder: Path, base: str, command: str, depth: int) -> Iterator[tup
     found = {place: path for place, path in able.items() if path.is_relative_to(root) and path.is_file()}
     for place, path in islice(found.items(), 1):
         relative = path.relative_to(root).as_posix()
-        if match["shell"] and depth < _MAX_DEPTH:
+        if match["shell"] and path not in seen and len(seen) < _MAX_SCRIPTS:
+            seen.add(path)
             text = read_within(folder, path).replace("\\\n", " ")
             values = dict(_ASSIGNMENT.findall(text))
-            filled = re.sub(r"\$\{?(\w+)\}?", partial(_fill_in, values), text)
-            for line in _UNKNOWN_FOLDER.sub("", filled.replace('"', "")).splitlines():
-                yield from _find_run(folder, place or posixpath.dirname(relative), line, depth + 1)
+            for line in (each.replace('"', "") for each in text.splitlines() if len(each) <= _LONGEST):
+                filled = re.sub(r"\$\{?(\w+)\}?", partial(_fill_in, values), line)
+                where = place or posixpath.dirname(relative)
+                yield from _find_run(folder, where, _UNKNOWN_FOLDER.sub("", filled), seen, is_inner=True)
         elif not match["shell"]:
             written = f"-m {match['module']}" if match["module"] else match["file"]
             yield "" if served else f"python {relative if place else written}", relative
-    if not found and (match["file"] or served) and ".." not in name and not depth:
+    if not found and (match["file"] or served) and ".." not in name and not is_inner:
         # The guide runs it in a folder of the project, mostly after a `cd` that it says in words.
         inner = [
             each.relative_to(folder).as_posix() for each in folder.glob(f"*/{name.removeprefix('./').lstrip('/')}")
@@ -385,7 +393,8 @@ def find_own_scripts(folder: Path) -> dict[str, tuple[str, str, str]]:
     for name, module, function in found:
         place = module.strip().replace(".", "/")
         able = (f"{base}{place}{end}" for base in ("", "src/") for end in (".py", "/__init__.py"))
-        if path := next((each for each in able if (folder / each).is_file()), ""):
+        is_called = all(map(str.isidentifier, function.strip().split(".")))
+        if (path := next((each for each in able if (folder / each).is_file()), "")) and is_called:
             scripts[name] = (path, module.strip(), function.strip())
     return scripts
 

@@ -194,10 +194,10 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="the content of a folder",
         ),
         pytest.param(
-            BUILT.replace("command: [sleep, '60']", "entrypoint: [cat, /nowhere]"),
-            'CMD ["/etc/hostname"]',
-            'an entrypoint in Compose drops the command of the image, ["/etc/hostname"]',
-            'Fix in compose.yaml:1: write command: ["/etc/hostname"] below it.',
+            BUILT.replace("command: [sleep, '60']", "entrypoint: [cp]"),
+            'CMD ["/etc/hostname", "/tmp"]',
+            'an entrypoint in Compose drops the command of the image, ["/etc/hostname", "/tmp"]',
+            'Fix in compose.yaml:1: write command: ["/etc/hostname", "/tmp"] below it.',
             id="an entrypoint without the command",
         ),
         pytest.param(

@@ -86,6 +86,16 @@ def test_programs_that_a_guide_runs(tmp_path, readme, found):
     assert next((command for command, _ in find_programs(root)), None) == found
 
 
+def test_scripts_that_would_grow_without_end_are_read_once(tmp_path):
+    root = project(tmp_path, "train.py", readme="sh run.sh")
+    (root / "run.sh").write_text(f"A={'a' * 100_000}\n" + "sh run.sh\n" * 5_000 + f"{'$A' * 5_000}\npython train.py\n")
+    assert [command for command, _ in find_programs(root)] == ["python train.py"]
+    for number in range(2_000):
+        (root / f"{number}.sh").write_text(f"sh {number + 1}.sh\n")
+    (root / "README.md").write_text("```\nsh 0.sh\npython train.py\n```\n")
+    assert [command for command, _ in find_programs(root)] == ["python train.py"]
+
+
 def test_a_console_script_is_called_as_its_entry_point_says(tmp_path):
     root = project(tmp_path, "own.py", readme="own-tool fit")
     (root / "pyproject.toml").write_text('[tool.poetry.scripts]\nown-tool = "own:app.main"\n')

@@ -47,7 +47,9 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
     if isinstance(failure, Unknown):
         return failure
     if failure is None:
-        if absent := find_absent_build(host, project.rstrip("/"), config):
+        # Compose may pull the others.
+        built = {name: each for name, each in get_object(config, "services").items() if not get_text(each, "image")}
+        if absent := find_absent_build(host, project.rstrip("/"), {"services": built}):
             return ProgramFailure("docker compose build", (absent.note,), settings=(str(absent),))
         return tuple(_list_services(config))
     if failure.status in (126, 127) or failure.status < 0 or not failure.words:
