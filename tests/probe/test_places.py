@@ -3,7 +3,14 @@
 import pytest
 
 from devkit.probe.host import LocalHost
-from devkit.probe.project.places import drop_repeated, locate_excerpt, locate_setting, locate_values, locate_words
+from devkit.probe.project.places import (
+    drop_repeated,
+    list_noted,
+    locate_excerpt,
+    locate_setting,
+    locate_values,
+    locate_words,
+)
 from devkit.probe.project.scopes import list_scoped
 from tests.cases import cases
 
@@ -158,3 +165,22 @@ def test_variables_that_have_no_value_where_they_stand(text, notes):
     found = {each.instruction.line: each.note for each in list_scoped(text) if each.note}
     assert found.keys() == notes.keys()
     assert all(found[line].startswith(note) for line, note in notes.items())
+
+
+def test_what_cannot_work_as_it_is_written_is_noted_without_a_failure(tmp_path):
+    (tmp_path / "compose").mkdir()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "compose.yaml").write_text(
+        "services:\n  a:\n    build: .\n    command: [python, a.py, '&&', python, b.py]\n"
+        "    volumes: [./results:/results]\n    extends: {file: compose/common.yaml, service: a}\n"
+    )
+    (tmp_path / "compose/common.yaml").write_text("services:\n  a:\n    volumes: [./config:/etc/a]\n")
+    (tmp_path / "Dockerfile").write_text('ARG TAG=1\nFROM x\nENV HOME_OF=/opt/$TAG\nCMD ["awk", "{print $NF}"]\n')
+    (tmp_path / "other.Dockerfile").write_text("ARG TAG=1\nFROM x\nENV HOME_OF=/opt/$TAG\n")
+    assert [str(each) for each in list_noted(LocalHost(), str(tmp_path))] == [
+        "ENV in Dockerfile:3 (TAG has no value here, because line 1 sets it out of reach: write `ARG TAG` between FROM and line 3)",
+        "services.a.command in compose.yaml:4 (no shell reads the list of command, so that && is an argument: "
+        "write command as one text, without brackets)",
+        "services.a.volumes in compose/common.yaml:3 (compose/config does not exist, but config does: "
+        "write ../config in place of ./config)",
+    ]

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, parse_env, parse_jsonc_tree, parse_yaml_tree
 from devkit.probe.host import Host
 from devkit.probe.project.scopes import list_scoped
-from devkit.probe.project.sources import find_context, judge_sources
+from devkit.probe.project.sources import find_base, find_context, judge_sources
 
 _FOLDERS = ("", ".devcontainer")
 _FILE = re.compile(r"[\w.-]+\.ya?ml|\.?devcontainer\.json")
@@ -26,6 +26,7 @@ _TELLING = re.compile(r"[/$\d_-]|\w\.\w")
 """What a word without quotes has that is a value: those of a sentence have none of it."""
 _SHORTEST_FOLDER = 4
 _MAX_PLACES = 3
+_COMMAND = re.compile(r"^\w+Command(?=\.|$)|(?<=\.)(?:command|entrypoint)$")
 _OF_EDITORS = re.compile(r"(?:\$\{(?:localEnv|env):\w+(?::[^}]*)?\})+")
 """Variables side by side are alternatives: HOME has a value on one system, USERPROFILE on the other."""
 _OF_COMPOSE = re.compile(r"(?<!\$)(?:\$\$)*\$(?:(\w+)|\{(\w+)\})")
@@ -121,13 +122,34 @@ def note_profile(host: Host, folder: str, words: str) -> Place | None:
     return None
 
 
-def note_list(host: Host, folder: str, key: str) -> Place | None:
-    """Return the place of a lifecycle command whose list has a word that only a shell reads."""
+def note_list(host: Host, folder: str, key: str = "") -> Place | None:
+    """Return the place of a command, of this key or of any, whose list has a word that only a shell reads."""
     for each in list_settings(host, folder):
-        if each.name.partition(".")[0] == key and each.text in ("&&", "||", ";", "|", ">", ">>"):
-            note = f"no shell reads the list of {key}, so that {each.text} is an argument"
-            return replace(each, note=note, remedy=f"write {key} as one text, without brackets")
+        found = _COMMAND.search(each.name) if each.text in ("&&", "||", ";", "|", ">", ">>") else None
+        if found and (not key or found[0] == key):
+            note = f"no shell reads the list of {found[0]}, so that {each.text} is an argument"
+            return replace(each, note=note, remedy=f"write {found[0]} as one text, without brackets")
     return None
+
+
+def list_noted(host: Host, folder: str) -> Iterator[Place]:
+    """Yield what cannot work as it is written, whatever the machine: instructions of builds, lists of commands, and mounts."""
+    roots = [*_read_documents(host, folder)]
+    for place, _ in list_instructions(host, folder):
+        # A program may read a dollar sign itself.
+        if place.note and place.name not in ("CMD", "ENTRYPOINT", "HEALTHCHECK") and find_context(roots, place.file):
+            yield place
+    yield from filter(None, (note_list(host, folder),))
+    for place in list_settings(host, folder):
+        source, base = place.text.partition(":")[0], posixpath.dirname(find_base(roots, place.file))
+        path, other = (posixpath.normpath(posixpath.join(each, source)) for each in (base, ""))
+        is_mount = place.name.endswith((".volumes", ".volumes.source")) and source.startswith(".") and path != other
+        # Else it may be a folder for results, which the engine makes.
+        if is_mount and host.stat(f"{folder}/{path}") is None and host.stat(f"{folder}/{other}") is not None:
+            wanted = posixpath.relpath(other, base)
+            yield replace(
+                place, note=f"{path} does not exist, but {other} does", remedy=f"write {wanted} in place of {source}"
+            )
 
 
 def take_suggestion(place: Place, words: str) -> Place:

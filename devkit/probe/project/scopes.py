@@ -90,7 +90,8 @@ def _judge(
         remedy = f"move {line} above the first FROM" if instruction.keyword == "FROM" else remedy
         return f"{name} has no value here, because {line} sets it out of reach", remedy
     words = parse_words(instruction.text) if instruction.keyword in _RUN_LATER else None
-    for name in used if words and not _SHELL.fullmatch(posixpath.basename(words[0])) else ():
+    has_shell = any(_SHELL.fullmatch(posixpath.basename(each)) for each in words or ())
+    for name in used if words and not has_shell else ():
         return (
             f"no shell reads a list, so that ${name} stays as it is written",
             "write the command as text, without brackets",
