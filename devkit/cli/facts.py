@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from devkit.text import format_duration
 
 if TYPE_CHECKING:
     from devkit.facts.model import Facts
+    from devkit.facts.programs import ProgramFailure
 
 DEFAULT_TIMEOUT_S = 5.0
 DEEP_TIMEOUT_S = 90.0
@@ -59,7 +61,11 @@ def read_this_machine(
 
         report_step("starting containers to test whether they get the GPUs")
         left_s = deadline_s - (time.monotonic() - started_s)
-        trials = try_containers(host, facts, deadline_s=left_s, project=project, reader=reader)
+        # The trials stay in the main thread, which alone can clean up after a signal.
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(_explain_ended, facts, project, deadline_s=left_s)
+            trials = try_containers(host, facts, deadline_s=left_s, project=project, reader=reader)
+            trials = trials if isinstance(trials, Unknown) else replace(trials, ended=ended.result())
         facts = replace(facts, trials=trials)
     if options.is_deep:
         from devkit.probe.deep import read_deep
@@ -69,6 +75,17 @@ def read_this_machine(
         if isinstance(facts.deep, Unknown):
             click.echo(f"devkit: --deep did not try anything: {facts.deep.reason}", err=True)
     return facts
+
+
+def _explain_ended(facts: "Facts", project: str, *, deadline_s: float) -> "tuple[ProgramFailure, ...]":
+    """Explain how the project's last containers ended, if any of them failed."""
+    from devkit.doctor.checks.container.running import list_failed
+
+    if not (failed := list_failed(facts)):
+        return ()
+    from devkit.devcontainer.verdict import explain_ended
+
+    return tuple(explain_ended(failed, Path(project), deadline_s=deadline_s))
 
 
 @contextmanager

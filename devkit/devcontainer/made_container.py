@@ -4,8 +4,11 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from devkit.devcontainer.engine import EngineClient
@@ -55,6 +58,13 @@ class MadeContainer:
         pairs = (each.partition("=") for each in get_texts(self._config, "Env"))
         self._variables = {name: value for name, _, value in pairs}
         self._read = cache(self._read_beginning)
+
+    def is_older_than(self, file: str) -> bool:
+        """Say if a file was changed after the container had ended."""
+        ended_at = datetime.fromisoformat(get_text(get_object(self._found, "State"), "FinishedAt"))
+        with suppress(OSError):
+            return datetime.fromtimestamp(Path(file).stat().st_mtime, UTC) > ended_at
+        return False
 
     def explain(self, words: str) -> Place | None:
         """Return the place to correct, with the reason and what mends it; None where nothing shows that."""

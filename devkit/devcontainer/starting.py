@@ -251,18 +251,13 @@ def _find_ended_neighbor(client: EngineClient, state: ContainerState, lines: Seq
         done = client.call("container", "inspect", *others)
         for each in json.loads(done.out) if done.code == 0 else ():
             name, end = str(each["Name"]).removeprefix("/"), each["State"]
-            is_new = _parse_time(end["StartedAt"]) > _parse_time(state.started_at) - _TOGETHER
+            is_new = datetime.fromisoformat(end["StartedAt"]) > datetime.fromisoformat(state.started_at) - _TOGETHER
             if is_new and end["ExitCode"] and end["Status"] in ("exited", "restarting"):
                 answer = client.call("logs", "--tail", "50", name)
                 logs = (*answer.out.splitlines(), *answer.err.splitlines())
                 title = f"the container {name} exited with status {end['ExitCode']}; {state.name} runs"
                 return Failure(title, (*lines, *logs), logs or (title,))
     return None
-
-
-def _parse_time(written: str) -> datetime:
-    """Parse a time of the engine, which has nanoseconds."""
-    return datetime.fromisoformat(written[:19])
 
 
 def _list_unhealthy(client: EngineClient) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
 """Why a dev container did not start: the failing program's own words, the lines of the project that they lead to, and the fix."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from devkit.devcontainer.configuration import DevContainer
+from devkit.devcontainer.configuration import LOCATIONS, DevContainer, find_dev_container
 from devkit.devcontainer.engine import EngineClient, Failure
 from devkit.devcontainer.experiments import Step, find_tried
 from devkit.devcontainer.made_container import ABSENT, MadeContainer
@@ -14,10 +15,13 @@ from devkit.doctor.model import Confidence, Fix
 from devkit.doctor.program_failures import name_program
 from devkit.doctor.signatures.unknown import STATUS
 from devkit.errors import DevkitError
+from devkit.facts.engine import StoppedContainer
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.secrets import redact_tokens
 from devkit.probe.attempts import find_error_lines
 from devkit.probe.engine.compose_config import find_absent_build, resolve_project
-from devkit.probe.host import Host
+from devkit.probe.host import Host, HurriedHost
+from devkit.probe.machine.programs import find_program
 from devkit.probe.project.places import (
     OF_BUILD,
     Place,
@@ -163,6 +167,33 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
         match is not None and (match.confidence is Confidence.CERTAIN or _OF_GPU.search(words) is not None),
         tuple(redact_tokens(text).splitlines()),
     )
+
+
+def explain_ended(failed: Iterable[StoppedContainer], folder: Path, *, deadline_s: float) -> Iterator[ProgramFailure]:
+    """Explain how containers of the project in `folder` ended, as after a start of them, but without a build.
+
+    What a file says that was changed since is not to blame.
+    """
+    host = HurriedHost(deadline_s=deadline_s)
+    try:
+        container = find_dev_container(folder, env=host.env, takes_compose=True)
+    except DevkitError:
+        container = DevContainer(folder, folder / LOCATIONS[0], {})
+    client = EngineClient(host, "docker" if find_program(host, "docker") else "podman", container)
+    for one in failed:
+        log = (client.program, "logs", "--tail", "50", one.name)
+        said = host.run(log)
+        lines = tuple(line for line in (*said.out.splitlines(), *said.err.splitlines()) if line != "Container started")
+        title = f"the container {one.name} exited with status {one.exit_code}"
+        verdict, places = judge_failure(host, container, Failure(title, lines, lines)), list[Place]()
+        with suppress(DevkitError):  # An engine that does not answer shows nothing.
+            made = MadeContainer(client, title)
+            shown = None if any(each.note for each in verdict.places) else made.explain(verdict.words)
+            every = (each for each in (shown, *verdict.places) if each and each.note and each.remedy)
+            places += (each for each in every if not made.is_older_than(f"{folder}/{each.file}"))
+        settings = tuple(map(str, places[:1]))
+        name, words = f"the container {one.name}", (verdict.words,)
+        yield ProgramFailure(name, words, " ".join(log), one.exit_code, settings=settings)
 
 
 def _find_absent_build(host: Host, folder: str, words: str) -> Place | None:

@@ -68,22 +68,24 @@ def name_program(words: str) -> dict[str, Any]:
     return {"needed": "", "fault": "", "package": ""}
 
 
-def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried: bool = False) -> Problem:
+def report_failure(
+    failure: ProgramFailure, *, is_whole: bool = False, is_tried: bool = False, is_workload: bool = False
+) -> Problem:
     """Report a program's failure by the row works-without, named-setting, known or said of a check.
 
     `is_whole` is for one that was asked for nothing but its version: it fails as a whole, whatever it says. `is_tried`
-    is for one that works without its first setting, by trial.
+    is for one that works without its first setting, by trial. `is_workload` is for one in a container of the project.
     """
     needed_by = (f"needed by: {failure.needed_by}",) if failure.needed_by else ()
     evidence = (*failure.words, *failure.settings, *failure.set_in, f"read from: {failure.read_from}", *needed_by)
-    needed = name_program(" ".join(failure.words))
+    needed = name_program("" if is_workload else " ".join(failure.words))
     setting = failure.settings[0] if failure.settings else ""
     place = _PLACE.search(setting)
     # A program that the words say is missing or cannot be executed is the cause of whatever else they match.
-    match = None if needed["fault"] else explain_failure(failure)
+    match = None if needed["fault"] else explain_failure(failure, is_workload=is_workload)
     if failure.works_without:
         name = "works-without"
-    elif is_whole or failure.status in _NOT_RUN or failure.status < 0:
+    elif is_whole or (not is_workload and (failure.status in _NOT_RUN or failure.status < 0)):
         name = "cannot-run"
     elif failure.settings:
         name = "works-without-setting" if is_tried else "named-cause" if place and place[4] else "named-setting"
@@ -114,21 +116,20 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried:
         line=place[2] if place else "",
         remedy=f": {place[4]}" if place and place[4] else "",
         log=f"tail -n 20 {quote(path)}" if (path := failure.read_from).startswith("/") else failure.read_from,
-        kind="project" if place else _name_owner(failure.program),
+        kind="project" if place else "container" if is_workload else _name_owner(failure.program),
     )
     if name == "known" and match:
         return replace(shown, fix=match.fix, confidence=match.confidence)
     return shown
 
 
-def explain_failure(failure: ProgramFailure) -> Match | None:
+def explain_failure(failure: ProgramFailure, *, is_workload: bool = False) -> Match | None:
     """Return what the failure catalog knows of a program's last words."""
     from devkit.doctor.known_errors import find_known_errors
 
     found = find_known_errors("\n".join(failure.words), is_ours=True)
-    return next(
-        (match for match in found if match.code[:3] not in _OF_WORKLOADS and (match.code or not match.is_common)), None
-    )
+    able = (match for match in found if match.code or not match.is_common)
+    return next((match for match in able if is_workload or match.code[:3] not in _OF_WORKLOADS), None)
 
 
 def _name_owner(program: str) -> str:

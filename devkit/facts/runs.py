@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 
@@ -236,3 +237,7 @@ class Trials:
     """What the project asks for beyond them: its services by name."""
     pending: tuple[str, ...] = ()
     """What shows only where the project itself starts, with the command that tries it: "the image pg:16 (docker pull pg:16)"."""
+    noted: tuple[str, ...] = ()
+    """What cannot work as the project's files have it, as "setting in file:line (what is wrong: what mends it)"."""
+    ended: tuple[ProgramFailure, ...] = ()
+    """The project's own containers that ended with an error before, by their names, in their own words."""

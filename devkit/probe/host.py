@@ -543,6 +543,20 @@ class CachingHost(LocalHost):
             return self._done[key]
 
 
+class HurriedHost(LocalHost):
+    """This machine for as long as a deadline leaves: what is asked later is not answered in time."""
+
+    def __init__(self, *, deadline_s: float) -> None:
+        self._ends_at = time.monotonic() + deadline_s
+
+    def run(
+        self, argv: Sequence[str], *, deadline_s: float | None = None, without: Collection[str] = ()
+    ) -> ProgramResult:
+        """Run a program as `LocalHost` does, at most for the time that is left."""
+        left_s = max(0.0, self._ends_at - time.monotonic())
+        return super().run(argv, deadline_s=min(left_s, deadline_s or left_s), without=without)
+
+
 def explain_failure(argv: Sequence[str], done: ProgramResult, reason: str, *, is_lost: bool = False) -> Unknown:
     """Return why a program gave no reading: the reason, or that it took too long, and the reading is lost.
 

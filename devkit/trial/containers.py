@@ -34,6 +34,7 @@ from devkit.probe.machine.programs import find_program
 from devkit.probe.project.places import (
     drop_repeated,
     list_instructions,
+    list_noted,
     locate_excerpt,
     locate_setting,
     locate_values,
@@ -225,6 +226,7 @@ def try_containers(
         tuple(name for _, left in each for name in left),
         (*left_out, *(f"docker run {' '.join(words)}" for words in arguments[MAX_CONTAINERS:])),
         run.pending,
+        tuple(map(str, list_noted(host, project.rstrip("/")))) if project else (),
     )
 
 

@@ -7,6 +7,8 @@ from devkit.doctor.registry import BY_CODE
 from devkit.facts.engine import EngineKind, LocalImage, StoppedContainer
 from devkit.facts.gpu import NvmlEnd, NvmlFailure
 from devkit.facts.machine import Torch
+from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import Trials
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (
@@ -191,6 +193,12 @@ def ended(*containers, running=(), **changes):
     return changed(healthy(), {"engine.containers": running, "engine.stopped": containers, **changes})
 
 
+def failed(*settings):
+    """The words of the container."""
+    failure = ProgramFailure("the container dev", ("no module a",), "docker logs --tail 50 dev", settings=settings)
+    return {"trials": Trials((), (), ended=(failure,))}
+
+
 def service(name, error=""):
     return stopped(name=f"p-{name}-1", service=name, error=error)
 
@@ -297,6 +305,14 @@ OUTSIDE = [
     ("CON011", ended(service("train"), service("train", "old")), "passed", "an older container of a service"),
     ("CON011", ended(service("train", "old"), running=of_compose("train")), "skipped", "a service that runs again"),
     ("CON011", ended(service("train", "x"), running=of_compose("db")), "error: p-train-1", "beside one that runs"),
+    ("CON011", ended(stopped(exit_code=1), **failed()), "warning: dev fails: no module a", "its own words"),
+    (
+        "CON011",
+        ended(stopped(exit_code=1), **failed("command in c.yaml:3 (no shell: write text)")),
+        "error: no shell (command in c.yaml:3)",
+        "a line to correct",
+    ),
+    ("CON011", ended(stopped(exit_code=1), running=(container(),), **failed()), "skipped", "a failed one runs again"),
     ("CON012", labeled(), "warning", "confined"),
     ("CON012", labeled(limits__selinux="permissive"), "skipped", "permissive"),
     ("CON012", labeled(limits__selinux=WHO_KNOWS), "skipped", "who knows"),

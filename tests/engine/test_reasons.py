@@ -10,6 +10,7 @@ from .conftest import one_engine
 from .project import DEVKIT
 
 BASE = image.BASE
+DOCTOR = ("doctor", "--project", ".", "--trial", "--timeout", "60")
 BUILT = "services: {a: {build: ., command: [sleep, '60']}}"
 USED = f"services: {{a: {{image: {BASE}, command: [sleep, '60'], %s}}}}"
 
@@ -251,3 +252,25 @@ def test_a_step_of_which_the_build_shows_no_output_is_repeated(engine, tmp_path)
     (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN apk add --no-cache git\n")
     done = run(engine.on_host(DEVKIT[0], "-c", SILENT), env={**engine.env, "NO_COLOR": "1"}, cwd=tmp_path)
     assert "does not have apk and installs packages with apt-get" in done.stdout
+
+
+@one_engine
+def test_the_doctor_tells_how_the_last_containers_ended(engine, tmp_path):
+    image.provide(engine, BASE)
+    compose = USED.replace("[sleep, '60']", "[cat, /etc/own/app.ini]") % "volumes: ['./own:/etc/own']"
+    (tmp_path / "data/own").mkdir(parents=True)
+    (tmp_path / "data/own/app.ini").touch()
+    (tmp_path / "compose.yaml").write_text(compose)
+
+    def ask(*words):
+        env = {**engine.env, "NO_COLOR": "1", "COLUMNS": "400"}
+        return " ".join(run(engine.on_host(*DEVKIT, *words), env=env, cwd=tmp_path, expect=None).stdout.split())
+
+    ask("up")
+    assert "Correct services.a.volumes in line 1 of compose.yaml: write ./data/own in its place." in ask(*DOCTOR)
+    (tmp_path / "compose.yaml").write_text(compose.replace("./own:", "./data/own:"))
+    said = ask(*DOCTOR)
+    assert "-a-1 fails: cat: /etc/own/app.ini: No such file or directory" in said
+    assert "Correct" not in said
+    ask("up")
+    assert "-a-1 fails" not in ask(*DOCTOR)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from devkit.compat.rules import CudaSupport
 from devkit.doctor.checks.cdi import has_cdi_gpus
@@ -13,6 +14,7 @@ from devkit.doctor.preconditions import (
     NO_VISIBLE_DEVICES,
     is_in_wsl,
     require,
+    require_container_engine,
     require_gpu_engine,
     require_host,
     require_nvml,
@@ -21,15 +23,19 @@ from devkit.doctor.preconditions import (
     skip_if,
 )
 from devkit.doctor.problems import Problem, problem
+from devkit.doctor.program_failures import report_failure
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
 from devkit.doctor.wheels import find_driver_cuda
 from devkit.facts.engine import Engine, EngineKind, LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.model import Facts
 from devkit.facts.project import Project
+from devkit.facts.runs import Trials
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words
 
 _LONGEST = 160
+_STOPPED = (0, 128 + 2, 128 + 9, 128 + 15)
+"""Statuses of a program that has done its work, or that Ctrl-C or `docker stop` ended."""
 
 
 def find_workspace(facts: Facts) -> str:
@@ -244,9 +250,8 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Problem]:
                 )
 
 
-@check("CON011")
-def last_container_ended_well(facts: Facts) -> Iterator[Problem]:
-    engine = require_gpu_engine(facts)
+def list_last_stopped(facts: Facts, engine: Engine) -> tuple[StoppedContainer, ...]:
+    """List the newest stopped container of each of the project's services that does not run again."""
     running = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
     services = {one.service for one in running if one.service}
     is_open = any(one.is_dev_container is True or not one.service for one in running)
@@ -256,10 +261,26 @@ def last_container_ended_well(facts: Facts) -> Iterator[Problem]:
         runs_again = service in services if service else is_open
         if is_project_folder(facts, one.folder) and not runs_again:
             last.setdefault(service, one)
+    return tuple(last.values())
+
+
+def list_failed(facts: Facts) -> tuple[StoppedContainer, ...]:
+    """List those of the last containers whose program ended with an error, and was not stopped."""
+    engine = facts.engine
+    if not isinstance(engine, Engine) or isinstance(engine.containers, Unknown) or isinstance(engine.stopped, Unknown):
+        return ()
+    last = list_last_stopped(facts, engine)
+    return tuple(one for one in last if one.exit_code not in _STOPPED and not one.error and not one.out_of_memory)
+
+
+@check("CON011")
+def last_container_ended_well(facts: Facts) -> Iterator[Problem]:
+    last = list_last_stopped(facts, require_container_engine(facts))
     skip_if(not last, "no container of this project was stopped")
     from devkit.doctor.known_errors import find_known_errors  # it knows all checks
 
-    for container in last.values():
+    failures = {each.program: each for each in facts.trials.ended} if isinstance(facts.trials, Trials) else {}
+    for container in last:
         is_service = container.service and isinstance(container.service, str)
         kind = f"service {container.service}" if is_service else "dev container"
         if container.error:
@@ -277,6 +298,10 @@ def last_container_ended_well(facts: Facts) -> Iterator[Problem]:
         elif container.out_of_memory:
             evidence = (f"OOMKilled: true, exit code {container.exit_code}",)
             yield problem("out-of-memory", kind=kind, container=container.name, evidence=evidence)
+        elif failure := failures.get(f"the container {container.name}"):
+            shown = report_failure(failure, is_workload=True)
+            # Without a line to correct, the project may have changed since.
+            yield shown if failure.settings else replace(shown, severity=Severity.WARNING)
         elif container.state == "restarting":
             evidence = (f"State.Status: restarting, exit code {container.exit_code}",)
             yield problem("restarts", kind=kind, container=container.name, code=container.exit_code, evidence=evidence)

@@ -386,8 +386,13 @@ def project_containers_start(facts: Facts) -> Iterator[Problem]:
     found = tuple(judge_trials(facts, tuple(each for each in trials.tried if each.way is Way.PROJECT)))
     if trials.untried and not found:
         raise NotApplicable(f"parts of the project that were not tried: {join_words(trials.untried)}", is_lost=True)
-    skip_if(not any(each.way is Way.PROJECT for each in trials.tried), "no container of the project was tried")
+    is_tried = any(each.way is Way.PROJECT for each in trials.tried)
+    skip_if(not is_tried and not trials.noted, "no container of the project was tried")
     yield from found
+    told = " ".join(line for each in found for line in each.evidence)
+    for each in (setting for setting in trials.noted if setting not in told):
+        noted = report_failure(ProgramFailure("the project", (), "the project's files", settings=(each,)))
+        yield replace(noted, severity=Severity.WARNING)
 
 
 @check("PRJ039", require_host, causes=("CON006", "PRJ041"))
