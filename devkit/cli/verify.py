@@ -26,7 +26,7 @@ DEFAULT_TIMEOUT_S = 600.0
 @click.option("--here", is_flag=True, help="Run the proof on this machine, without a container engine.")
 @click.option("--quick", is_flag=True, help="Prove only the device, its kernels and a short LoRA run.")
 @click.option("--standard", is_flag=True, hidden=True, expose_value=False)
-@click.option("--full", is_flag=True, help="Also prove 8-bit bases and optimizers, checkpointing and torch.compile.")
+@click.option("--full", is_flag=True, help="Also prove an 8-bit base, DPO and processes over Gloo.")
 @click.option(
     "--model",
     metavar="PATH_OR_ID",
