@@ -82,7 +82,6 @@ def test_wrong_input_is_refused_at_once(words, said):
 
 @pytest.fixture(scope="module")
 def run_factory(tmp_path_factory):
-    pytest.importorskip("torch", reason="the workload extra is not installed")
     from tests.workload.finetune.run_factory import RunFactory
 
     return RunFactory(tmp_path_factory.mktemp("run_factory"))
@@ -128,7 +127,6 @@ def test_a_dry_run_as_text_prints_decisions_with_reasons(run_factory):
     ],
 )
 def test_wrong_input_is_refused_before_torch_is_imported(tmp_path, changed, said):
-    pytest.importorskip("torch", reason="the workload extra is not installed")
     (tmp_path / "stub" / "torch").mkdir(parents=True)
     (tmp_path / "stub" / "torch" / "__init__.py").write_text("raise SystemError('torch was imported')")
     (tmp_path / "right.jsonl").write_text('{"text": "a"}\n')

@@ -20,7 +20,6 @@ from devkit.cli.init import add_imports, find_missing_imports, find_package_need
 from devkit.cli.proof import find_unprovided
 from devkit.facts.dependencies import ImportedPackage, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe.uv_resolver import find_uv
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, open_project
 from tests.cases import cases
@@ -449,7 +448,6 @@ def commit_in_2023(folder: Path, index: str) -> dict[str, str]:
     return {"UV_OFFLINE": "0", "UV_CACHE_DIR": str(folder / "cache"), "UV_DEFAULT_INDEX": index}
 
 
-@pytest.mark.skipif(find_uv() is None, reason="uv is not installed")
 def test_where_nothing_of_the_day_fits_the_newest_is_up_to_date_at_once(tmp_path, dated_index):
     (tmp_path / "requirements.txt").write_text("demo>=2\n")
     environment = commit_in_2023(tmp_path, dated_index)
@@ -459,7 +457,6 @@ def test_where_nothing_of_the_day_fits_the_newest_is_up_to_date_at_once(tmp_path
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.skipif(find_uv() is None, reason="uv is not installed")
 def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_otherwise(tmp_path, dated_index):
     (tmp_path / "requirements.txt").write_text("demo\n")
     (tmp_path / "run.py").write_text("import late\n")

@@ -59,7 +59,6 @@ def test_without_torch_it_says_what_to_install(tmp_path):
 @pytest.mark.full
 @pytest.mark.workload
 def test_the_proof_here_prints_one_document_and_writes_the_same(tmp_path):
-    pytest.importorskip("torch")
     file = tmp_path / "report.json"
     done = verify("--here", "--quick", "--json", "--output", str(file))
     assert done.returncode == 0, done.stderr
@@ -74,7 +73,6 @@ def test_the_proof_here_prints_one_document_and_writes_the_same(tmp_path):
 @pytest.mark.workload
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
 def test_a_report_that_cannot_be_written_is_shown_all_the_same():
-    pytest.importorskip("torch")
     done = verify("--here", "--quick", "--json", "--timeout", "2", "--output", "/dev/full")
     assert done.returncode == 2
     assert json.loads(done.stdout)["schema"] == "devkit.verify/1"

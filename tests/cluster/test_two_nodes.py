@@ -32,7 +32,6 @@ TIME_S = 240
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A shared folder with a model of two small layers and a text."""
-    pytest.importorskip("torch")
     if reason := namespaces.missing():
         pytest.skip(reason)
     from tests.workload.small_models import save_model

@@ -206,7 +206,6 @@ def test_settings_that_contradict_each_other_are_refused(wrong, says):
 
 
 def test_a_chunk_is_as_long_as_the_one_that_training_uses():
-    pytest.importorskip("torch")
     from devkit.estimate.settings import CHUNK_TOKENS
     from devkit.workload import patches
 

@@ -1,6 +1,5 @@
 """CUDA and torch, really tried: on a stand-in for libcuda, on stand-ins for packages, and on the torch that is here."""
 
-import importlib.util
 import json
 import sys
 
@@ -232,7 +231,6 @@ def test_devkits_own_modules_do_not_stand_before_the_workloads(with_packages, tm
     assert f"ImportError: {tmp_path}/hub.py" in done.out
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed here")
 @pytest.mark.full
 def test_the_torch_that_is_here_really_imports(monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)

@@ -36,7 +36,6 @@ def test_parts_that_have_a_result_are_not_run_again_and_failed_ones_are(tmp_path
 @pytest.mark.full
 @pytest.mark.workload
 def test_the_training_of_a_random_model_is_measured_by_finetune_itself(tmp_path):
-    pytest.importorskip("torch", reason="the workload extra is not installed")
     figures = measure_training(Workspace(tmp_path, "a CPU"), TINY, sequence=64)
     assert figures["tokens_per_s"] > 0 and "mfu" not in figures
     assert (tmp_path / "models" / "tiny" / "config.json").is_file()

@@ -8,7 +8,6 @@ from devkit.verify.report import ProofVerdict
 from devkit.workload.proof.stages import Depth
 from tests.verify.stages import NOT_ON_A_CPU
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.workload
 
 NO_NETWORK = """

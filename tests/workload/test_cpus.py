@@ -44,7 +44,6 @@ def test_free_memory_is_that_of_the_machine_or_of_a_control_group(tmp_path, limi
 @pytest.mark.workload
 @pytest.mark.parametrize(("chosen", "counts"), [(None, "1000"), ("7", "7")])
 def test_threads_that_wait_let_others_compute_unless_the_user_chose(monkeypatch, chosen, counts):
-    pytest.importorskip("transformers", reason="needs the workload extra")
     monkeypatch.setenv("GOMP_SPINCOUNT", chosen or "")
     if chosen is None:
         monkeypatch.delenv("GOMP_SPINCOUNT")

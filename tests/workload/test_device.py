@@ -4,9 +4,6 @@ import pytest
 
 from devkit.facts.runs import CudaCall, CudaStop, StepEnd
 from devkit.facts.values import Release, Unknown
-
-pytest.importorskip("torch")
-
 from devkit.workload.device import choose_device
 from devkit.workload.proof import device_stages, standalone
 from devkit.workload.proof.program import make_torch_deterministic

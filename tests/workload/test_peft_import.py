@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("peft", reason="needs the workload extra")
 pytestmark = pytest.mark.workload
 
 from devkit.workload.environment import hide_module

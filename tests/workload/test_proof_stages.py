@@ -3,16 +3,13 @@
 import copy
 
 import pytest
+import torch
 
 from devkit.estimate.settings import Precision
-from devkit.workload.proof.stages import StageStatus, run_stage
-from tests.workload.conftest import make_models
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
 from devkit.workload.proof import model_stages, standalone
 from devkit.workload.proof import models as proof_models
+from devkit.workload.proof.stages import StageStatus, run_stage
+from tests.workload.conftest import make_models
 
 pytestmark = [
     pytest.mark.workload,

@@ -4,13 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.workload.proof.stages import StageStatus, run_stage
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
 from devkit.workload.proof import run_stages
 from devkit.workload.proof.models import ProofModels
+from devkit.workload.proof.stages import StageStatus, run_stage
 from tests.workload.finetune.run_factory import write_base
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
@@ -33,7 +29,6 @@ def test_a_model_that_was_named_learns_and_answers(healthy, tmp_path):
 
 
 def test_preferences_are_learned_where_trl_is_installed(healthy):
-    pytest.importorskip("trl", reason="TRL is not installed")
     result = outcome(run_stages.prove_preferences, healthy)
     assert result.status is StageStatus.PASSED, result.reason
     assert result.measured["margin"] > 0.5

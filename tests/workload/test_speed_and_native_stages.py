@@ -7,13 +7,9 @@ import pytest
 
 from devkit.compat.gpus import find_datasheet
 from devkit.estimate.settings import Precision
-from devkit.workload.proof.stages import StageStatus, run_stage
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
 from devkit.workload.device import Device, choose_cpu
 from devkit.workload.proof import collectives, device_stages, model_stages
+from devkit.workload.proof.stages import StageStatus, run_stage
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 

@@ -50,7 +50,8 @@ def test_it_runs_where_the_full_proof_cannot(version, packages, because):
 @pytest.fixture
 def environment(tmp_path):
     """Makes an environment that has this one's packages, except for `hidden`; `broken` ones do not import."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     venv.create(tmp_path / "venv", symlinks=True)
     site = next((tmp_path / "venv/lib").glob("python3.*/site-packages"))
 
@@ -126,7 +127,6 @@ def test_a_proof_without_torch_reports_that_and_runs_nothing_else(tmp_path):
 
 @pytest.mark.workload
 def test_the_stages_after_a_crash_run_in_a_fresh_process():
-    pytest.importorskip("torch")
     done = subprocess.run(
         [sys.executable, standalone.__file__, "--stages=memory,training,libraries", "--failed=kernel"],
         capture_output=True, text=True, timeout=120,
@@ -168,7 +168,6 @@ def test_torch_sees_the_gpu_that_is_there(monkeypatch, tmp_path, node, count, st
 
 @pytest.mark.workload
 def test_an_optimizer_that_does_not_move_is_seen(monkeypatch, tmp_path):
-    pytest.importorskip("torch")
     monkeypatch.setattr(standalone, "LEARNING_RATE", 0.0)
     monkeypatch.setattr(standalone, "STEPS", 2)
     document, _ = standalone.run_stage("training", lambda: make_proof(tmp_path).prove("training"))

@@ -15,7 +15,8 @@ def zygote(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run_factory(tmp_path_factory):
     """One base and its texts, and a new output folder for each run."""
-    torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+    import torch
+
     from tests.workload.finetune.run_factory import RunFactory
 
     torch.set_num_threads(1)

@@ -1,13 +1,13 @@
 """Rows to batches: the same texts for any number of processes and passes, and nothing counted that must not be."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from tests.fuzz.profile import FUZZ
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.workload.finetune.dataset import (

@@ -9,8 +9,6 @@ from tests.fuzz.profile import FUZZ
 from tests.workload.finetune import tokenizers_made as made
 from tests.workload.finetune.tables import ANSWER, LAST, SECOND, USER, chat, notes, shown, table, turn
 
-pytest.importorskip("torch", reason="the workload extra is not installed")
-pytest.importorskip("transformers", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.workload.finetune.dataset import tokenize_records

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.workload
-
-torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from transformers import LlamaForCausalLM
 

@@ -8,8 +8,6 @@ import pytest
 
 pytestmark = pytest.mark.workload
 
-torch = pytest.importorskip("torch", reason="needs the workload extra")
-
 from devkit.estimate.settings import Optimizer, Precision
 from devkit.workload.finetune.checkpoint import find_differences, fingerprint_examples, select_resume_settings
 from devkit.workload.finetune.dataset import Example

@@ -1,10 +1,10 @@
 """The trial that a model keeps the texts of a row apart: it passes those that do and stops the others."""
 
 import pytest
+import torch
 
 from devkit.errors import DevkitError
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Attention

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from tests.workload.finetune.run_factory import write_texts

@@ -1,8 +1,8 @@
 """Adapted layers that are computed in fewer passes give what peft gives, and step back wherever there is more to do."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from transformers import GemmaConfig, GemmaForCausalLM
@@ -70,8 +70,6 @@ def apart(left, right):
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 @pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
 def test_the_fused_forward_matches_peft_on_every_base_and_in_every_precision(bases, method, precision):
-    if method is not Method.LORA:
-        pytest.importorskip("bitsandbytes")
     model = adapted(bases["llama"], method=method, precision=precision)
     wanted = learned(model)
     assert use_fused_lora_forward(model) == LAYERS
@@ -125,8 +123,6 @@ def saved_bytes(model):
     [(Method.LORA, Precision.FP32), (Method.LORA, Precision.BF16), (Method.QLORA, Precision.BF16)],
 )
 def test_lean_norms_and_mlps_give_the_same_and_save_less(bases, method, precision):
-    if method is Method.QLORA:
-        pytest.importorskip("bitsandbytes")
     model = adapted(bases["llama"], method=method, precision=precision)
     use_fused_lora_forward(model)
     wanted, before = learned(model), saved_bytes(model)

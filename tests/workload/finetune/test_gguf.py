@@ -5,11 +5,11 @@ import os
 import zipfile
 from dataclasses import replace
 
+import gguf
 import pytest
+import torch
 from click.testing import CliRunner
 
-gguf = pytest.importorskip("gguf", reason="the dev extra is not installed")
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 import numpy

@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.errors import DevkitError

@@ -121,7 +121,7 @@ def test_finetune_itself_ends_with_that_line_when_the_hub_answers_none(models, t
     [(429, "rejects requests from this address for now (429)"), (500, "failed to respond"), (504, "504")],
 )
 def test_an_answer_that_the_client_repeats_for_a_minute_has_its_line_too(status, message):
-    client = pytest.importorskip("httpx2")
+    import httpx2 as client
     from huggingface_hub.utils import hf_raise_for_status
 
     answer = client.Response(status, request=client.Request("HEAD", "https://huggingface.co/owner/name/resolve/main/x"))

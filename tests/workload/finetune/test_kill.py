@@ -14,7 +14,6 @@ from functools import cache
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = [
     pytest.mark.full,
     pytest.mark.workload,

@@ -8,10 +8,9 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
-
 
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune import trainer

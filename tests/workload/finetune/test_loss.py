@@ -6,8 +6,8 @@ Tolerance: fp32, 1e-6 relative for the loss; gradients are compared to the large
 from dataclasses import replace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from torch.nn import functional

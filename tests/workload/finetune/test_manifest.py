@@ -6,8 +6,6 @@ import pytest
 
 pytestmark = pytest.mark.workload
 
-pytest.importorskip("torch", reason="needs the workload extra")
-
 from devkit.workload.finetune.checkpoint import (
     MANIFEST_FILE,
     BrokenCheckpointError,

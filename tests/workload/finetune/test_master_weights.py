@@ -1,8 +1,8 @@
 """AdamW on fp32 copies of 16-bit weights: what fp32 AdamW does, rounded once, and the same after a stop."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.workload.finetune.optimizers import MasterWeightAdamW

@@ -8,8 +8,8 @@ import gc
 import weakref
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.workload.device import free_after_oom, is_out_of_memory

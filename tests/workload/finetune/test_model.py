@@ -246,7 +246,6 @@ def test_a_run_says_what_fused_experts_mean_for_it_before_it_trains(tmp_path, me
 )
 def test_a_4_bit_model_of_any_width_is_computed_outside_of_training(tmp_path, hidden, between, led_past):
     """On a CPU with AVX512-BF16 bitsandbytes's kernel refuses what is not whole blocks; elsewhere it is never asked."""
-    pytest.importorskip("bitsandbytes")
     folder = save_model(tmp_path / "base", hidden_size=hidden, intermediate_size=between)
     choices = LoadSettings(precision=Precision.BF16, quantization=BaseQuantization.NF4)
     model = load_base_and_tokenizer(f"{folder}", choices).model

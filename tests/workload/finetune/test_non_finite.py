@@ -1,10 +1,9 @@
 """Values that are not finite are skipped and counted; three in a row end the run, and are never saved."""
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.workload
-
-torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.workload.finetune.trainer import FiniteGuard, StepVerdict
 from tests.workload.finetune.small_run import ALONE

@@ -6,9 +6,8 @@ import signal
 from dataclasses import replace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
-pytest.importorskip("trl", reason="TRL is not installed")
 pytestmark = [
     pytest.mark.workload,
     # As the command ignores it: TRL asks transformers so.

@@ -1,8 +1,8 @@
 """Schedules are pure functions of the step, and weights decay only where they should."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.errors import DevkitError
@@ -58,8 +58,6 @@ def test_frozen_weights_are_left_out_and_nothing_to_train_is_refused():
 @pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
 @pytest.mark.parametrize("kind", list(Optimizer))
 def test_every_optimizer_reduces_the_loss(kind):
-    if "8bit" in kind or "paged" in kind:
-        pytest.importorskip("bitsandbytes")
     moved = model()
     optimizer = build_optimizer(moved, kind, learning_rate=0.05, weight_decay=0.0)
     inputs, losses = torch.ones(3, 4), []

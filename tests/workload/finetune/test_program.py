@@ -3,10 +3,9 @@
 import json
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
-
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
@@ -28,8 +27,6 @@ from tests.workload.finetune.run_factory import SENTENCE, TEXTS
     ],
 )
 def test_every_method_learns_a_sentence_by_heart(run_factory, method, how):
-    if method in (Method.QLORA, Method.INT8_LORA):
-        pytest.importorskip("bitsandbytes")
     ran = run_factory.run(**{"data": (str(run_factory.sentence),), "method": method, "steps": 50, "batch": 1, **how})
     assert ran.code == 0
     assert ran.losses[0] > 5

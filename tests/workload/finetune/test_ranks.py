@@ -5,10 +5,9 @@ import sys
 import time
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.workload
-
-torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit import folder_lock
 from devkit.errors import DevkitError

@@ -1,10 +1,9 @@
 """A run that is taken up again goes on bit for bit as if it had never stopped; what is dropped shows."""
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.workload
-
-torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.workload.finetune import checkpoint
 from devkit.workload.finetune.checkpoint import TrainProgress

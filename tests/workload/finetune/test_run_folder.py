@@ -7,8 +7,6 @@ import pytest
 
 pytestmark = pytest.mark.workload
 
-pytest.importorskip("torch", reason="needs the workload extra")
-
 from devkit.errors import DevkitError
 from devkit.workload.device import DeviceMemory
 from devkit.workload.finetune import run_folder

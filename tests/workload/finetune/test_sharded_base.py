@@ -4,8 +4,8 @@ import json
 import sys
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = [
     pytest.mark.full,
     pytest.mark.workload,

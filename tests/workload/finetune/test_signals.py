@@ -10,7 +10,6 @@ import pytest
 
 pytestmark = [pytest.mark.workload, pytest.mark.skipif(os.name != "posix", reason="Windows has other signals")]
 
-torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.workload.finetune.process import (
     INTERRUPTED_EXIT_CODE,

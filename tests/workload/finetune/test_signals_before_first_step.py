@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = [
     pytest.mark.full,
     pytest.mark.workload,

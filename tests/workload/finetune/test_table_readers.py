@@ -2,14 +2,13 @@
 
 import sys
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune import records
 from devkit.workload.finetune.records import RecordReader
-
-pa = pytest.importorskip("pyarrow", reason="the optional library pyarrow is not installed")
-parquet = pytest.importorskip("pyarrow.parquet")
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 ROWS = [{"messages": CHAT, "text": None}, {"messages": CHAT, "text": None}]

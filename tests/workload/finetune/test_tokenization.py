@@ -11,8 +11,6 @@ from tests.fuzz.profile import FUZZ
 from tests.workload.finetune import tokenizers_made as made
 from tests.workload.finetune.tables import ANSWER, LAST, SECOND, USER, chat, notes, prompt, table, text, turn
 
-pytest.importorskip("torch", reason="the workload extra is not installed")
-pytest.importorskip("transformers", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.workload.finetune.dataset import limit_to_context_length, require_vocabulary_size, tokenize_records

@@ -6,8 +6,8 @@ Tolerance: fp32, where the order of additions differs between kernels; 2e-6 rela
 from dataclasses import replace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Attention

@@ -1,8 +1,8 @@
 """torch's own kernel: its call without a GPU, by shapes alone, and its numbers where there is one."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
 from devkit.workload.finetune.forward import _attend_by_kernel, _attend_text_by_text

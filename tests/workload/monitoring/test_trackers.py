@@ -4,8 +4,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch", reason="the workload extra is not installed")
-
 from devkit.errors import DevkitError
 from devkit.workload.finetune import trainer
 from devkit.workload.finetune.events import require_trackers
@@ -60,7 +58,6 @@ def read(folder, tag):
 
 
 def test_tensorboard_has_losses_and_speed(settings):
-    pytest.importorskip("tensorboard")
     losses = run(settings, ("tensorboard",))
     (folder,) = (settings.output / "runs").iterdir()
     assert read(folder, "train/loss") == ([1, 2, 3], [loss for _, loss in losses])
@@ -70,7 +67,8 @@ def test_tensorboard_has_losses_and_speed(settings):
 
 @pytest.mark.full
 def test_mlflow_has_the_run_with_its_losses(settings, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     # mlflow-skinny has no database.
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
