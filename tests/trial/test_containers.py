@@ -211,7 +211,7 @@ def test_what_a_killed_trial_left_is_removed_and_what_another_still_uses_is_not(
 
 def test_networks_of_a_project_are_removed_where_no_container_was_made(engine, tmp_path, monkeypatch):
     owner = f"1-2-{int(time.time())}"
-    monkeypatch.setattr("devkit.trial.containers._make_owner", lambda: owner)
+    monkeypatch.setattr("devkit.trial.containers.make_owner", lambda: owner)
     write_project(tmp_path, {"services": {"a": {}}})
     engine(networks=f"{PREFIX}-{owner}_default")
     try_project(tmp_path)
@@ -228,7 +228,7 @@ def test_a_refusal_beside_another_rehearsal_may_be_of_its_networks(engine, tmp_p
 @pytest.mark.full
 @pytest.mark.clock
 def test_what_cannot_be_removed_is_named(engine, monkeypatch):
-    monkeypatch.setattr("devkit.trial.containers._make_owner", lambda: f"1-2-{int(time.time())}")
+    monkeypatch.setattr("devkit.trial.containers.make_owner", lambda: f"1-2-{int(time.time())}")
     engine(removes="exit 1", containers=f"{PREFIX}-1-2-{int(time.time())}-gpus")
     assert attempt(healthy()).left_behind
 

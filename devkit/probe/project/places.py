@@ -136,8 +136,9 @@ def list_noted(host: Host, folder: str) -> Iterator[Place]:
     """Yield what cannot work as it is written, whatever the machine: instructions of builds, lists of commands, and mounts."""
     roots = [*_read_documents(host, folder)]
     for place, _ in list_instructions(host, folder):
-        # A program may read a dollar sign itself.
-        if place.note and place.name not in ("CMD", "ENTRYPOINT", "HEALTHCHECK") and find_context(roots, place.file):
+        # A program may read a dollar sign itself, and a command on this machine may make the file that is copied.
+        is_sure = place.name not in ("ADD", "CMD", "COPY", "ENTRYPOINT", "HEALTHCHECK")
+        if place.note and is_sure and find_context(roots, place.file):
             yield place
     yield from filter(None, (note_list(host, folder),))
     for place in list_settings(host, folder):
