@@ -42,6 +42,7 @@ from devkit.verify.project_stages import (
     find_own_modules,
     find_own_scripts,
     find_programs,
+    list_import_roots,
 )
 from devkit.verify.throwaway import Environment
 
@@ -303,7 +304,7 @@ def _find_program(root: Path, words: list[str]) -> str:
     """Find the project's file that Python runs with these arguments; "" for a program of somebody else."""
     name = words[1].replace(".", "/") if words[0] == "-m" and len(words) > 1 else words[0]
     names = (f"{name}.py", f"{name}/__main__.py") if words[0] == "-m" else (name,)
-    paths = (f"{folder}{each}" for folder in ("", "src/") for each in names)
+    paths = (f"{folder}{each}" for folder in list_import_roots(root) for each in names)
     return next((path for path in paths if (root / path).is_file() and ".." not in path), "")
 
 
@@ -333,9 +334,10 @@ def list_reached_imports(root: Path, programs: Iterable[str]) -> tuple[tuple[str
     for each in dict.fromkeys(root / program for program in programs):
         folders.setdefault(each.parent, []).append(each)
     found: dict[str, tuple[str, str, int]] = {}
+    own_roots = list_import_roots(root)
     for folder, waiting in folders.items():
         # A guide enters one of these folders, or the program itself adds it to the path.
-        roots = [*takewhile(root.__ne__, (folder, *folder.parents)), root, root / "src"]
+        roots = [*takewhile(root.__ne__, (folder, *folder.parents)), *(root / each for each in own_roots)]
         find_files = cache(partial(_find_files, roots))
         seen = {*waiting}
         while waiting and len(seen) <= MAX_FILES:

@@ -8,7 +8,6 @@ import shlex
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -21,7 +20,7 @@ from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import Dependencies, RequirementRole
 from devkit.probe.children.protocol import find_signal, format_signal
 from devkit.probe.dependencies.steps import read_lines
-from devkit.probe.documents import get_object
+from devkit.probe.documents import get_object, get_texts
 from devkit.probe.machine.interpreter import WorkloadPython
 from devkit.reading import read_within
 from devkit.text import format_duration
@@ -53,6 +52,7 @@ _COMMAND = re.compile(
 """A command that runs a program of the project, or a shell script that may."""
 _ENTERS = re.compile(r"\s*(?:[$>] *)?cd +([\w./-]+)\s*$")
 _MAX_SCRIPTS = 20
+_MAX_MEMBERS = 50
 _LONGEST = 2000
 """Characters of a command, or of a line of a shell script."""
 _ASSIGNMENT = re.compile(r"""^\s*(?:export +)?(\w+)=["']?([^"'\s]*)""", re.MULTILINE)
@@ -379,20 +379,36 @@ def _fill_in(values: Mapping[str, str], variable: re.Match[str]) -> str:
     return values.get(variable[1], variable[0])
 
 
+def list_import_roots(folder: Path) -> tuple[str, ...]:
+    """List the folders from which a project's modules import, by twos: the project and the members of its uv workspace, and src in each."""
+    patterns = get_texts(get_object(_read_pyproject(folder, ""), "tool", "uv", "workspace"), "members")
+    inner = (path for each in patterns if ".." not in each and not each.startswith("/") for path in folder.glob(each))
+    members = (f"{each.relative_to(folder).as_posix()}/" for each in islice(inner, _MAX_MEMBERS) if each.is_dir())
+    return tuple(f"{base}{each}" for base in ("", *sorted(members)) for each in ("", "src/"))
+
+
+def _read_pyproject(folder: Path, base: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_within(folder, folder / base / "pyproject.toml"))
+    except tomllib.TOMLDecodeError:
+        return {}  # what is wrong with it, the plan says
+
+
 def find_own_scripts(folder: Path) -> dict[str, tuple[str, str, str]]:
     """Find the console scripts of the project by their names: the file, its module, and what is called there."""
+    roots = list_import_roots(folder)
     found = []
-    with suppress(tomllib.TOMLDecodeError):
-        table = tomllib.loads(read_within(folder, folder / "pyproject.toml"))
+    for base in roots[::2]:
+        table = _read_pyproject(folder, base)
         tables = (get_object(table, "project", "scripts"), get_object(table, "tool", "poetry", "scripts"))
-        found = [(name, *str(place).partition(":")[::2]) for each in tables for name, place in each.items()]
-    for name in ("setup.cfg", "setup.py"):
-        text = read_within(folder, folder / name)
-        found += _ENTRY_POINT.findall(text) if "console_scripts" in text else []
+        found += [(name, *str(place).partition(":")[::2]) for each in tables for name, place in each.items()]
+        for name in ("setup.cfg", "setup.py"):
+            text = read_within(folder, folder / base / name)
+            found += _ENTRY_POINT.findall(text) if "console_scripts" in text else []
     scripts = {}
     for name, module, function in found:
         place = module.strip().replace(".", "/")
-        able = (f"{base}{place}{end}" for base in ("", "src/") for end in (".py", "/__init__.py"))
+        able = (f"{base}{place}{end}" for base in roots for end in (".py", "/__init__.py"))
         is_called = all(map(str.isidentifier, function.strip().split(".")))
         if (path := next((each for each in able if (folder / each).is_file()), "")) and is_called:
             scripts[name] = (path, module.strip(), function.strip())

@@ -18,6 +18,7 @@ from devkit.solver.plan import Plan
 from devkit.text import join_words
 from devkit.verify import stand_in_child
 from devkit.verify.process import CompletedCommand, Progress, run_streaming
+from devkit.verify.project_stages import list_import_roots
 
 PROGRAM_DEADLINE_S = 240.0
 MAX_UNBUILT = 6
@@ -84,7 +85,7 @@ class Environment:
         scratch = {name: str(self.folder / "home") for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ} | _QUIET | scratch
         inherited["PATH"] = os.pathsep.join((str(self.python.parent), "/usr/local/bin", "/usr/bin", "/bin"))
-        inherited["PYTHONPATH"] = os.pathsep.join(str(self.project / each) for each in ("", "src"))
+        inherited["PYTHONPATH"] = os.pathsep.join(str(self.project / each) for each in list_import_roots(self.project))
         ends_at = min(self.ends_at, time.monotonic() + PROGRAM_DEADLINE_S)
         return self._run((str(self.python), *words), self.project, inherited, ends_at)
 

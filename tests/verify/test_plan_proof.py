@@ -67,6 +67,7 @@ def test_a_server_that_the_guide_starts_is_read_and_not_run(tmp_path, line):
         pytest.param("own-tool fit", "own-tool", id="a console script"),
         pytest.param("uv run own-tool fit", "own-tool", id="a console script by uv"),
         pytest.param("old-tool fit", "old-tool", id="a console script of setup.py"),
+        pytest.param("uv run inner-tool fit", "inner-tool", id="a console script of a workspace's member"),
         pytest.param(
             "other-tool fit\n```\nown-tool is a tool. Run `python sub/train.py`.\n```",
             "python sub/train.py",
@@ -81,7 +82,11 @@ def test_programs_that_a_guide_runs(tmp_path, readme, found):
     (root / "run.sh").write_text(
         'DIR=sub\nsh run.sh\nCUDA_VISIBLE_DEVICES=0 python -u "$ROOT/$DIR/train.py" \\\n --lr 1\n'
     )
-    (root / "pyproject.toml").write_text('[project.scripts]\nown-tool = "own.cli:main.run"\ngone-tool = "gone:main"\n')
+    project(root / "parts/inner", "src/inner/cli.py")
+    (root / "pyproject.toml").write_text(
+        '[project.scripts]\nown-tool = "own.cli:main.run"\ngone-tool = "gone:main"\n[tool.uv.workspace]\nmembers = ["parts/*", "/"]\n'
+    )
+    (root / "parts/inner/pyproject.toml").write_text('[project.scripts]\ninner-tool = "inner.cli:main"\n')
     (root / "setup.py").write_text('setup(entry_points={"console_scripts": [\n"old-tool = own.cli:main",\n]})\n')
     assert next((command for command, _ in find_programs(root)), None) == found
 
