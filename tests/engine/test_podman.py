@@ -92,6 +92,37 @@ DEV_CONTAINER = """{
 }"""
 
 
+def reach(running: Podman, has_docker: bool) -> dict[str, str]:
+    """Return the environment of a devkit that finds Podman by Docker's client, or by its own program alone."""
+    # Podman sees nothing of this machine but its own folder.
+    env = {**running.env, "XDG_DATA_HOME": str(running.state), "NO_COLOR": "1", "COLUMNS": "400"}
+    if has_docker:
+        return env
+    programs = running.state / "from-outside"
+    programs.mkdir(exist_ok=True)
+    settings = f"HOME={running.state} PATH={podman.PATH} PODMAN_IGNORE_CGROUPSV1_WARNING=1"
+    (programs / "podman").write_text(PODMAN_FROM_OUTSIDE.format(process=running.process, settings=settings))
+    (programs / "podman").chmod(0o755)
+    return env | {"PATH": f"{programs}:/usr/bin:/bin:/usr/sbin:/sbin", "DOCKER_CONFIG": str(programs)}
+
+
+@pytest.mark.parametrize("has_docker", [True, False], ids=["docker compose", "podman-compose"])
+def test_the_reason_of_an_end_is_found_by_trying(running, has_docker):
+    made = running.state / f"ended-{has_docker}"
+    (made / "data/own").mkdir(parents=True)
+    (made / "own").mkdir()
+    (made / "data/own/app.ini").touch()
+    (made / "compose.yaml").write_text(
+        f"services: {{a: {{image: {BASE}, command: [cat, /etc/own/app.ini], volumes: ['./own:/etc/own']}}}}"
+    )
+    env = reach(running, has_docker)
+    done = run([*DEVKIT, "up"], env=env, cwd=made, expect=1)
+    said = done.stdout + done.stderr
+    assert "/own, which does not have the files of the folder data/own" in said
+    assert "Fix in compose.yaml:1: write ./data/own in its place." in said
+    running.clear()
+
+
 @pytest.mark.parametrize(
     ("folder", "has_docker"),
     [pytest.param("", True, id="docker compose"), pytest.param("podman", False, id="podman-compose")],
@@ -100,15 +131,7 @@ DEV_CONTAINER = """{
 def test_devkit_starts_enters_and_stops_the_dev_container(running, folder, has_docker):
     (folder / ".devcontainer/devcontainer.json").write_text(DEV_CONTAINER)
     running.inside("sh", ".devcontainer/gpu.sh", cwd=folder)
-    # Podman sees nothing of this machine but its own folder.
-    env = {**running.env, "XDG_DATA_HOME": str(running.state), "NO_COLOR": "1"}
-    if not has_docker:
-        programs = running.state / "from-outside"
-        programs.mkdir()
-        settings = f"HOME={running.state} PATH={podman.PATH} PODMAN_IGNORE_CGROUPSV1_WARNING=1"
-        (programs / "podman").write_text(PODMAN_FROM_OUTSIDE.format(process=running.process, settings=settings))
-        (programs / "podman").chmod(0o755)
-        env |= {"PATH": f"{programs}:/usr/bin:/bin:/usr/sbin:/sbin", "DOCKER_CONFIG": str(programs)}
+    env = reach(running, has_docker)
 
     def devkit(*words, expect=0):
         return run([*DEVKIT, *words], env=env, cwd=folder, expect=expect).stdout
