@@ -103,7 +103,7 @@ class Step:
         seen = self._look(path or "/")
         if absent and seen and not path:
             return self._explain_program(absent[1] or absent[2], seen)
-        found = self._explain_user(words, seen) if seen else None
+        found = self._explain_mount(words) or (self._explain_user(words, seen) if seen else None)
         return found or (self._explain_file(path, seen) if path in seen.get("absent", ()) else None)
 
     def repeat(self) -> str:
@@ -127,6 +127,17 @@ class Step:
         where = f"{'in place of' if name in _INSTALL else 'above'} line {place.line}"
         where = where if self._build else "in the Dockerfile of the image"
         return replace(place, note=note, remedy=f"write RUN {_INSTALL[manager]} {wanted} {where}") if manager else None
+
+    def _explain_mount(self, words: str) -> Place | None:
+        """Explain a denied path by a mount of the build, which is root's where it names no other user."""
+        text, users = "\n".join(self._list_own_lines()), [each for each in self._instructions if each.name == "USER"]
+        user = next((each.text.split()[-1] for each in users[::-1] if each.line < self._place.line), "root")
+        for options in re.findall(r"--mount=(\S+)", text) if "denied" in words.lower() and user != "root" else ():
+            target = re.search(r"(?:target|dst|destination)=([^,\s]+)", options)
+            if target and target[1] in words and "uid=" not in options:
+                note = f"the build mounts {target[1]} as root's, and {user} runs this step"
+                return replace(self._place, note=note, remedy=f"add uid= and gid=, those of {user}, to that --mount")
+        return None
 
     def _explain_user(self, words: str, seen: Mapping[str, Sequence[str]]) -> Place | None:
         above = [each for each in self._instructions if each.name == "USER" and each.line < self._place.line]

@@ -3,10 +3,12 @@
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ _UNREACHED = re.compile(
     r"connection refused|name or service not known|name resolution|could not (?:resolve|translate)", re.IGNORECASE
 )
 _ADDRESS = re.compile(r"(?:(?<=//)|(?<![\w./-]))([a-z][\w-]*)(?::(\d{2,5}))?(?=[/:]|$)")
+_SELF = ("localhost", "ip6-localhost")
 _REFERENCE = re.compile(r"(?<!\$)\$(\w+)")
 """Without braces, which nobody writes by mistake."""
 _LACKS_ARGUMENTS = re.compile(r"\b(?:arguments?|operands?|usage|required|missing|help)\b", re.IGNORECASE)
@@ -183,6 +186,8 @@ class MadeContainer:
             others = [each for each in self._search(name) if posixpath.basename(posixpath.dirname(each)) != "proc"]
             texts = list_instructions(self._host, self._folder)
             copies = [(each, text.split()[-1].rstrip("/")) for each, text in texts if each.name == "COPY"]
+            if found := self._judge_ignored(path, copies):
+                return found
             for other in others if path.startswith("/") and "." in name and len(others) < _MANY else ():
                 # What COPY takes of a folder is its content.
                 place = next(
@@ -192,6 +197,23 @@ class MadeContainer:
                     note = f"{path} is absent, as line {place.line} puts {name} into {posixpath.dirname(other)}"
                     note += ": COPY takes the content of a folder, and not the folder"
                     return replace(place, note=note, remedy=f"copy that folder to {posixpath.dirname(path)}")
+        return None
+
+    def _judge_ignored(self, path: str, copies: Sequence[tuple[Place, str]]) -> Place | None:
+        """Explain by .dockerignore a file of the project that a folder was copied without."""
+        base = get_text(self._config, "WorkingDir") or "/"
+        for place, to in copies:
+            inner = posixpath.relpath(path, posixpath.join(base, to))
+            own = [*filter(None, (each.strip("./") for each in place.text.split()[1:-1]))] or [""]
+            names = [posixpath.join(each, inner) for each in own if not inner.startswith("..")]
+            patterns = (self._host.read(f"{self._folder}/.dockerignore") or "").splitlines()
+            kept = next((each for each in names if self._host.stat(f"{self._folder}/{each}")), "")
+            paths = [kept, *(kept.rsplit("/", count)[0] for count in range(1, kept.count("/") + 1))]
+            # A pattern of a folder also leaves out what is in it.
+            rules = ((at, each.strip().strip("/").removeprefix("**/")) for at, each in enumerate(patterns, 1) if kept)
+            for line in (at for at, rule in rules if any(fnmatch(each, rule) for each in paths)):
+                note = f"this line leaves {kept} out of the build, so that line {place.line} of {place.file} does not copy it"
+                return Place(".dockerignore", ".dockerignore", line, patterns[line - 1], note, f"add !{kept} below")
         return None
 
     def _judge_source(self, target: str, mount: Mapping[str, Any], path: str) -> Place | None:
@@ -219,6 +241,8 @@ class MadeContainer:
         settings = [*self._list_settings()]
         for name, value in self._variables.items():
             for host, port in _ADDRESS.findall(value):
+                if host in _SELF and port and (found := self._find_listener(name, port)):
+                    return found
                 own = [each for each in settings if each.name.startswith(f"services.{host}.")]
                 profile = next((each for each in own if each.name.endswith(".profiles") and each.text), None)
                 if profile and not self._is_running(host):
@@ -232,6 +256,22 @@ class MadeContainer:
                 if place and inside not in ("", port):
                     note = f"{port} is the port of {host} on this machine, and between containers it is {inside}"
                     return replace(place, note=note, remedy=f"write {host}:{inside} in place of {host}:{port}")
+        return None
+
+    def _find_listener(self, variable: str, port: str) -> Place | None:
+        """Find the other service of the project that has a port which a variable looks for in the container itself."""
+        settings = [*self._list_settings()]
+        for each in settings:
+            _, service, key, *_ = *each.name.split("."), "", "", ""
+            is_other = each.name.startswith("services.") and service != self._service
+            if is_other and key in ("expose", "ports") and re.search(rf"(?<!\d){port}(?:/tcp)?$", each.text):
+                place = next(
+                    (one for one in settings if one.name.endswith(f".{variable}") or variable in one.text), None
+                )
+                note = f"localhost is the container of {self._service}, and port {port} is one of {service}"
+                return place and replace(
+                    place, note=note, remedy=f"write {service}:{port} in place of localhost:{port}"
+                )
         return None
 
     def _is_running(self, service: str) -> bool:
@@ -359,7 +399,35 @@ class MadeContainer:
                     return replace(place, note=note, remedy=f"run unset {name} first")
             if name not in self._variables and (elsewhere := self._find_elsewhere(name)):
                 return elsewhere
+            if name not in self._variables and (similar := self._find_similar(name)):
+                return similar
+        told = ((name, value) for name, value in self._variables.items() if len(value) > 2 and value in words)
+        return next(filter(None, (self._find_overruled(*each) for each in told)), None)
+
+    def _find_similar(self, name: str) -> Place | None:
+        """Find the line that sets a variable of nearly this name."""
+        near = get_close_matches(name, self._variables, 1, 0.7)
+        settings = (each for each in self._list_settings() if near and re.search(r"env", each.name, re.IGNORECASE))
+        for each in settings:
+            if each.name.endswith(f".{near[0]}") or each.text.startswith(f"{near[0]}="):
+                note = f"{name} is not set, and this line sets {near[0]}"
+                return replace(each, note=note, remedy=f"write {name} in place of {near[0]}, or the other way round")
         return None
+
+    def _find_overruled(self, name: str, given: str) -> Place | None:
+        """Find the setting that gives a variable its value in place of an environment file of the service."""
+        own = next((each for each in self._list_settings() if self._sets(each, name)), None)
+        files = (place for place, value in self._list_written(name) if value != given)
+        file = next((each for each in files if posixpath.basename(each.file) != ".env"), None)
+        if own is None or file is None:
+            return None
+        note = f"{name} is {given} by this line, which counts before line {file.line} of {file.file}"
+        return replace(own, note=note, remedy=f"remove {name} here, or set it in the .env file that Compose reads")
+
+    def _sets(self, place: Place, name: str) -> bool:
+        """Say if a line is one of the environment of the container's service, for a variable."""
+        is_own = place.name.startswith(f"services.{self._service}.environment")
+        return is_own and (place.name.endswith(f".{name}") or place.text.startswith(f"{name}="))
 
     def _is_text(self, value: str) -> bool:
         """Return True for a value with a dollar sign before a name that nothing sets, so that it is hardly a variable."""

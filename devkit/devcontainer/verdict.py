@@ -45,6 +45,7 @@ _WARNING = re.compile(
 )
 """What Compose says of a project on each run, also of one that starts."""
 _OF_GPU = re.compile("nvidia|gpu", re.IGNORECASE)
+_OF_PYTHON = re.compile(r"[\w.]+(?:Error|Exception): ")
 _LONGEST, _SHORTEST = 120, 40
 """Characters of a headline's words."""
 _ENDED = re.compile(r"the container \S+ exited with status 0")
@@ -74,7 +75,8 @@ class Verdict:
         wrong = next((each.note for each in self.places if each.note), "")
         places = ", ".join(f"{each.name} in {each.file}:{each.line}" for each in self.places[:2])
         words = re.sub(r"^error: ", "", self.words, flags=re.IGNORECASE)
-        while not self.is_tried and len(words) > _LONGEST and len(words.partition(": ")[2]) > _SHORTEST:
+        is_cut = not self.is_tried and not _OF_PYTHON.match(words)
+        while is_cut and len(words) > _LONGEST and len(words.partition(": ")[2]) > _SHORTEST:
             words = words.partition(": ")[2]  # An engine tells the cause last.
         return f"{wrong or words}{f' ({places})' if places and places not in words else ''}"
 

@@ -27,7 +27,7 @@ _LOGFMT_ERROR = re.compile(r'\berror=("(?:[^"\\]|\\.)*"|\S+)')
 _ESCAPE = re.compile(r"\\(.)")
 _SERIOUS = re.compile(
     r"\b(?:error|fatal|panic|failed|failure|cannot|can't|could not|unable|not found|no such|denied|refused|invalid"
-    r"|unknown|unsupported|not supported|unrecognized|undefined|exec format|read-only|too old|too many|mismatch)\b",
+    r"|unknown|unsupported|not supported|unrecognized|undefined|unbound|not set|exec format|read-only|too old|too many|mismatch)\b",
     re.IGNORECASE,
 )
 _TRACE = re.compile(r"goroutine \d|\s+/\S+\.go:\d+|[\w./*()-]+\(0x|rax |r\d+ |created by ")

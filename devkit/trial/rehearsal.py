@@ -435,7 +435,7 @@ def _read_builds(run: Run, client: Client, plugin: str) -> Trial:
     if known:
         return trial
     target, key = get_text(build.target, "target"), f"services.{build.service}.build.target"
-    is_named = bool(target) and target in fault
+    is_named = bool(target) and target in fault and "target" in fault
     number = re.search(r"\bline (\d+)", fault)
     own = [each for each in written if each.file == build.dockerfile and number and each.line == int(number[1])]
     found = (

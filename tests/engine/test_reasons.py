@@ -195,6 +195,43 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="the content of a folder",
         ),
         pytest.param(
+            BUILT.replace("[sleep, '60']", "[cat, /srv/left/out.ini]"),
+            "COPY . /srv/",
+            "this line leaves left/out.ini out of the build, so that line 2 of Dockerfile does not copy it",
+            "Fix in .dockerignore:2: add !left/out.ini below.",
+            id="a file that a build leaves out",
+        ),
+        pytest.param(
+            BUILT,
+            "RUN useradd dev\nUSER dev\nRUN --mount=type=cache,target=/var/own touch /var/own/x",
+            "the build mounts /var/own as root's, and dev runs this step",
+            "Fix in Dockerfile:4: add uid= and gid=, those of dev, to that --mount.",
+            id="a mount of the build",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[sh, -c, 'cat $$OWN/x']")
+            % "environment: {OWN: '${OWN:-/none}'}, env_file: own.env",
+            "",
+            "OWN is /none by this line, which counts before line 1 of own.env",
+            "Fix in compose.yaml:1: remove OWN here,",
+            id="a value that another one overrules",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[sh, -c, 'set -u; echo $$DATA_FOLDER']") % "environment: {DATA_FOLDERS: x}",
+            "",
+            "DATA_FOLDER is not set, and this line sets DATA_FOLDERS",
+            "Fix in compose.yaml:1: write DATA_FOLDER in place of DATA_FOLDERS",
+            id="a variable of nearly this name",
+        ),
+        pytest.param(
+            f"services: {{a: {{image: {BASE}, command: [python3, -c, {CALL}], environment: {{WEB: 'http://localhost:8000'}}}},"
+            f" b: {{image: {BASE}, command: [sleep, '60'], expose: ['8000']}}}}",
+            "",
+            "localhost is the container of a, and port 8000 is one of b",
+            "Fix in compose.yaml:1: write b:8000 in place of localhost:8000.",
+            id="another container than its own",
+        ),
+        pytest.param(
             BUILT.replace("command: [sleep, '60']", "entrypoint: [cp]"),
             'CMD ["/etc/hostname", "/tmp"]',
             'an entrypoint in Compose drops the command of the image, ["/etc/hostname", "/tmp"]',
@@ -233,6 +270,8 @@ def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, ca
     image.provide(engine, BASE)
     files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE}\n{dockerfile}\n", "kept": ""}
     files |= {"run.sh": "#!/bin/sh\nexec sleep 60\n", "start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}
+    files |= {"own.env": "OWN=/kept\n", ".dockerignore": "# data\nleft\n", "left/out.ini": ""}
+    (tmp_path / "left").mkdir()
     (tmp_path / "data/own").mkdir(parents=True)
     for name, text in {**files, "data/own/app.ini": ""}.items():
         (tmp_path / name).write_text(text)
