@@ -35,6 +35,7 @@ def project(tmp_path):
         pytest.param("COPY --from=base absent /x", id="a stage"),
         pytest.param("COPY --from=nginx absent /x", id="an image"),
         pytest.param("COPY --from=0 absent /x", id="a number"),
+        pytest.param("COPY --from=b absent /x", id="an image that the stage without a name is of"),
         pytest.param("COPY <<EOF /x\nabsent\nEOF", id="a here-document"),
     ],
 )
@@ -51,6 +52,7 @@ def test_nothing_is_wrong_with(project, line):
         ("COPY dangling /x", "dangling is a link to a path that is not there", "put a copy"),
         ("COPY --from=bas /a /b", "no stage is called bas", "write --from=base in place of --from=bas"),
         ("COPY --from=late /a /b", "the stage late begins only in line 4", "move that stage above the one of line 3"),
+        ("FROM d AS own\nCOPY --from=own /a /b", "the stage own copies from itself", "write --from=base in place"),
         ("RUN <<EOF\n true\n EOF", "line 5 is indented", "write EOF at the beginning of line 5"),
     ],
 )

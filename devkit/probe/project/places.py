@@ -331,7 +331,8 @@ def list_instructions(host: Host, folder: str) -> Iterator[tuple[Place, str]]:
             lines, scoped = content.removeprefix("\ufeff").splitlines(), [*list_scoped(content)]
             context = find_context(_read_documents(host, folder), path)
             froms = [each for each in scoped if each.instruction.keyword == "FROM"]
-            stages = {each.filled.split()[-1].lower(): each.instruction.line for each in froms if each.filled.split()}
+            named = ((each.filled.lower().split(), each.instruction.line) for each in froms)
+            stages = {words[-1] if "as" in words[1:-1] else f"line {line}": line for words, line in named}
             for each in scoped:
                 made, judged = each.instruction, (each.note, each.remedy)
                 judged = judged if each.note else judge_sources(host, folder, context, made, each.filled, stages)

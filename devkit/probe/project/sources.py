@@ -54,13 +54,17 @@ def judge_sources(
 ) -> tuple[str, str]:
     """Return what is wrong with what an instruction takes in, and what mends that; empty for nothing.
 
-    `stages` has the line of each stage of the file by its name.
+    `stages` has the line of each stage of the file by its name, or by "line 3" where it has none.
     """
     if instruction.keyword not in ("COPY", "ADD") or instruction.heredoc:
         return "", ""
     if found := _FROM.search(filled):
         line = stages.get(name := found[1].lower(), 0)
-        near = get_close_matches(name, [each for each in stages if stages[each] < instruction.line], 1)
+        above = [each for each in stages if stages[each] < instruction.line]
+        near = get_close_matches(name, above, 1)
+        if above and name == above[-1]:
+            other = next((each for each in above[-2::-1] if " " not in each), "NAME")
+            return f"the stage {name} copies from itself", f"write --from={other} in place of --from={name}"
         if line > instruction.line:
             return (
                 f"the stage {name} begins only in line {line}",
