@@ -29,7 +29,7 @@ from devkit.doctor.signatures.witnesses import describe_circumstances, describe_
 from devkit.errors import DevkitError
 from devkit.estimate.report import EstimateReport
 from devkit.facts.model import Facts
-from devkit.facts.redact import build_redaction
+from devkit.facts.secrets import build_redaction
 from devkit.probe.circumstances import read_circumstances
 from devkit.probe.host import LocalHost
 from devkit.probe.release_names import read_history

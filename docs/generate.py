@@ -20,7 +20,7 @@ from devkit.doctor.model import Check
 from devkit.doctor.problems import Remedy, group_problems, show_commands
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 from devkit.release import DOCUMENTATION_URL
 from devkit.render.devkit_toml import SECTIONS
 from devkit.render.html import render_report_page

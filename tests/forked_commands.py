@@ -152,7 +152,7 @@ def serve(address: str, modules: list[str]) -> None:
 
 def read_shipped_documents() -> None:
     """Read once what each command would read again: the documents and templates that ship with devkit, and its wheel."""
-    from devkit.formats.shipped import load
+    from devkit.formats.documents import load
     from devkit.render.templates import get_environment
     from devkit.render.wheel import build_devkit_wheel
 

@@ -64,7 +64,11 @@ HIDDEN = {
 }
 """Commands that programs run."""
 COMMANDS = {name: summary for group in (*GROUPS.values(), HIDDEN) for name, summary in group.items()}
-_MODULES = {**dict.fromkeys(("up", "shell", "run", "down"), "dev_container"), "schema": "documents"}
+_MODULES = {
+    **dict.fromkeys(("up", "shell", "run", "down"), "dev_container"),
+    **dict.fromkeys(("gpu-request", "completion"), "hidden"),
+    "schema": "documents",
+}
 """The modules of commands that share one."""
 RENAMED = {
     "install": "plan --install",

@@ -16,8 +16,8 @@ from devkit.errors import DevkitError, ExitCode
 from devkit.text import format_bytes, format_count, to_one_line
 
 if TYPE_CHECKING:
-    from devkit.render.bundle import Bundle
     from devkit.render.project import DevkitProject
+    from devkit.verify.bundle import Bundle
 
 SCHEMA = "devkit.bundle/1"
 
@@ -42,9 +42,9 @@ def bundle(
     The bundle contains the base image with its system packages, every wheel with its hash, and the project's files. The
     bundle's load.sh verifies and loads it. To resume an interrupted run, repeat the command.
     """
-    from devkit.render.bundle import prepare_bundle
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.project import PathOptions, open_project
+    from devkit.verify.bundle import prepare_bundle
 
     if not dry_run:
         ctx.with_resource(hold_project(directory))

@@ -1,19 +1,20 @@
-"""Changes to project files: shown, confirmed and written, with the plan that they follow from."""
+"""Changes to project files: shown, confirmed and written, with the plan that they follow from, or as a dev container Feature."""
 
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from devkit.cli.output import dump_json, print_wrapped
-from devkit.cli.runtime import is_drawn, measure_memory_gb, today
+from devkit.cli.runtime import hold_project, is_drawn, measure_memory_gb, today
 from devkit.cli.terminal import draw_diff, make_console
 from devkit.errors import DevkitError, ExitCode
-from devkit.text import format_count, format_table, wrap_text
+from devkit.text import format_count, format_table, join_some, wrap_text
 
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies
@@ -226,3 +227,38 @@ def build_editor_fields(settings: "ProjectSettings") -> dict[str, object]:
 
     reports = build_reports_for_settings(settings)
     return {"editors": [asdict(report) for report in reports]} if reports else {}
+
+
+SCHEMA = "devkit.feature/1"
+_OPTIONS = frozenset({"directory", "as_feature", "dry_run", "force", "yes", "as_json"})
+"""What counts beside --as-feature, by its name in Click."""
+
+
+def write_feature(ctx: click.Context, directory: Path, *, is_dry_run: bool, force: bool, as_json: bool) -> NoReturn:
+    """Write DIR/devkit, print which files, and exit. Raises DevkitError where a file would be replaced without `force`."""
+    for param in ctx.command.params:
+        if param.name not in _OPTIONS and ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+            raise DevkitError(f"{param.opts[0]} has no effect with --as-feature", "Remove one of them.")
+    from devkit.render.changes import Action, compute_change, write_changes
+    from devkit.render.wheel import build_devkit_wheel, render_devcontainer_feature
+
+    if not is_dry_run:
+        ctx.with_resource(hold_project(directory))
+    root = directory.absolute()
+    changes = [compute_change(root, artifact) for artifact in render_devcontainer_feature(build_devkit_wheel())]
+    replaced = [change.path for change in changes if change.action is Action.UPDATE]
+    if replaced and not force:
+        raise DevkitError(
+            f"{join_some(replaced, 1)} would be replaced",
+            "Pass --force to replace files of another devkit, or files that were edited.",
+        )
+    if not is_dry_run:
+        write_changes(root, changes)
+    if as_json:
+        files = [{"path": change.path, "action": str(change.action)} for change in changes]
+        click.echo(format_document({"directory": str(directory), "files": files}, schema=SCHEMA))
+    else:
+        print_changes(changes, show_diff=False)
+        verb = "would write" if is_dry_run else "wrote"
+        click.echo(f"{verb} {format_count(len(select_changed(changes)), 'file')} in {directory}")
+    ctx.exit(ExitCode.DONE)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import FOLDER, OUTPUT_FILE, Command, facts_option, section
+from devkit.cli.command import FOLDER, OUTPUT_FILE, Command, complete_codes, facts_option, section
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
-from devkit.cli.names import complete_codes
 from devkit.cli.output import (
     OutputOptions,
     format_check_list,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command, Decorator, facts_option, section
-from devkit.cli.names import complete_gpus, complete_models
+from devkit.cli.command import Command, Decorator, complete_gpus, complete_models, facts_option, section
 from devkit.cli.output import dump_json
 from devkit.cli.runtime import is_drawn
 from devkit.cli.terminal import draw_estimate, make_console

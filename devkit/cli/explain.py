@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import FILE, OUTPUT_FILE
-from devkit.cli.names import complete_codes
+from devkit.cli.command import FILE, OUTPUT_FILE, complete_codes
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_LOG_BYTES, read_chunks
 from devkit.text import format_bytes, format_count, to_one_line
@@ -171,7 +170,7 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
 
     from devkit.cli.facts import ReadOptions, read_this_machine
     from devkit.cli.output import format_json
-    from devkit.facts.redact import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
+    from devkit.facts.secrets import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
     from devkit.facts.store import format_facts
     from devkit.probe.saved_facts import load_saved_facts
 

@@ -19,11 +19,10 @@ from devkit.cli.changes import (
     print_merge_conflicts,
     select_changed,
 )
-from devkit.cli.command import OUTPUT_FOLDER, Command
+from devkit.cli.command import OUTPUT_FOLDER, Command, collect_setting_flags, setting_options
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.runtime import hold_project
-from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError, ExitCode
 from devkit.export.job_settings import (
     JOB_TABLE,

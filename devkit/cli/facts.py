@@ -17,7 +17,7 @@ from devkit.text import format_duration
 
 if TYPE_CHECKING:
     from devkit.facts.model import Facts
-    from devkit.facts.programs import ProgramFailure
+    from devkit.facts.runs import ProgramFailure
 
 DEFAULT_TIMEOUT_S = 5.0
 DEEP_TIMEOUT_S = 90.0

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command, PathType
+from devkit.cli.command import Command, PathType, collect_setting_flags, setting_options
 from devkit.cli.output import print_next
-from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError
 from devkit.facts.settings import describe_settings, format_flag
 from devkit.text import join_words
-from devkit.workload.finetune.precheck import check_inputs
 from devkit.workload.finetune.process import (
     ReportedElsewhere,
     StoppedBySignal,
@@ -24,6 +22,7 @@ from devkit.workload.finetune.process import (
     exit_code_for_signal,
     raise_on_signal,
 )
+from devkit.workload.finetune.run_folder import check_inputs
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 from devkit.workload.interpreter import continue_in_project
 from devkit.workload.launch import write_exit_code

@@ -152,7 +152,7 @@ def init(
     from devkit.render.project import compute_project_changes, open_project
 
     if as_feature:
-        from devkit.cli.feature import write_feature
+        from devkit.cli.changes import write_feature
 
         write_feature(ctx, directory, is_dry_run=dry_run, force=force, as_json=as_json)
     options.refuse_contradiction()

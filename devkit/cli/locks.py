@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.setting_options import group_options
+from devkit.cli.command import group_options
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError
 
@@ -53,8 +53,8 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
     if not options.lock and not options.lock_only:
         return project if options.lock is None else replace(project, locks=ImageLocks())
     from devkit.facts.dependencies import IndexUse, RequirementRole
-    from devkit.render.container.network import find_torch_index
     from devkit.render.container.packages import list_bound_packages
+    from devkit.render.container.settings import find_torch_index
     from devkit.render.project import build_container_settings, find_wheelhouse, read_image_locks
     from devkit.verify.locking import PackageSources, pin_image, resolve_lock
     from devkit.verify.process import interrupt_on_termination

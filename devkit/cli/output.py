@@ -50,8 +50,7 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
     The reader of the text form is at the machine and needs the commands with their true paths. All other forms are
     shared with others: they hold no names of people and machines, no tokens, no device numbers.
     """
-    from devkit.facts.redact import build_redaction
-    from devkit.facts.secrets import redact_tokens
+    from devkit.facts.secrets import build_redaction, redact_tokens
 
     if options.style == "text":
         from devkit.doctor.report.stack import build_stack
@@ -146,7 +145,7 @@ def write_output(text: str, options: OutputOptions) -> None:
 
 def write_facts(facts: "Facts", path: Path) -> None:
     """Write the facts without names and secrets, and say so on standard error. Raises DevkitError."""
-    from devkit.facts.redact import redact_facts
+    from devkit.facts.secrets import redact_facts
     from devkit.facts.store import format_facts
 
     _write_file(format_facts(redact_facts(facts)), path)

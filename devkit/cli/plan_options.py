@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Decorator, PathType, section
-from devkit.cli.names import complete_gpus
-from devkit.cli.setting_options import group_options
+from devkit.cli.command import Decorator, PathType, complete_gpus, group_options, section
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts

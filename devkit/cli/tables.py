@@ -8,8 +8,7 @@ import click
 
 from devkit.cli.runtime import today
 from devkit.compat.version_tables import TABLE_NAMES
-from devkit.formats.documents import encode
-from devkit.formats.shipped import load
+from devkit.formats.documents import encode, load
 from devkit.text import count_days, format_count, format_table
 
 

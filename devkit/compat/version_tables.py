@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from devkit.facts.decode import decode_fields
 from devkit.facts.values import ComputeCapability, Release
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 from devkit.text import count_days, join_words
 
 STALE_AFTER_DAYS = 180

@@ -16,7 +16,7 @@ from devkit.doctor.program_failures import name_program
 from devkit.doctor.signatures.unknown import STATUS
 from devkit.errors import DevkitError
 from devkit.facts.engine import StoppedContainer
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.secrets import redact_tokens
 from devkit.probe.attempts import find_error_lines
 from devkit.probe.engine.compose_config import find_absent_build, resolve_project

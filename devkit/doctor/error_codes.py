@@ -6,7 +6,7 @@ from functools import cache
 
 from devkit.doctor.model import Confidence
 from devkit.facts.decode import decode_fields
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from devkit.facts.engine import Engine, EngineKind
 from devkit.facts.machine import Platform
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 
 
 class DistroFamily(StrEnum):

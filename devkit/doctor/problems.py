@@ -36,7 +36,7 @@ from devkit.facts.machine import Container
 from devkit.facts.model import Facts
 from devkit.facts.project import Setting
 from devkit.facts.values import Unknown
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 
 _CATALOG = "devkit.doctor.signatures"
 _MACRO = re.compile(r"\{([a-z_]+)\}")

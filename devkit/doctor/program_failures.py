@@ -11,7 +11,7 @@ from typing import Any
 
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.signatures.model import Match
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 
 _NOT_RUN = (126, 127)
 """Statuses of programs that were not executed. Source: POSIX, Shell Command Language, 2.8.2."""

@@ -10,7 +10,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import MAX_SIZE
 from devkit.estimate.shape import BlockTraits, ExpertShape, LayerShape, LinearInput, LinearShape, ModelShape
 from devkit.facts.decode import decode_fields
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 from devkit.text import find_similar
 
 BiasRule = bool | str

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from devkit.compat.version_tables import Array, Table, TableRow
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 
 _SEPARATORS = {ord(letter): None for letter in " \t_-"}
 

@@ -8,8 +8,13 @@ from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit, GpuSpec, find_smallest_gpu
 from devkit.estimate.inference import estimate_inference
 from devkit.estimate.memory import Interval, MemoryEstimate, MemoryPhase, Term
-from devkit.estimate.recommend import Recommendation, recommend_gpu_count, recommend_settings
-from devkit.estimate.resources import HostRequirements, estimate_host
+from devkit.estimate.recommend import (
+    HostRequirements,
+    Recommendation,
+    estimate_host,
+    recommend_gpu_count,
+    recommend_settings,
+)
 from devkit.estimate.settings import (
     ALL_LINEAR,
     InferenceSettings,

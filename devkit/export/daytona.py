@@ -10,11 +10,9 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.launcher_gpus import find_launcher_gpu
-from devkit.export.quoting import quote_shell
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project, require_one_machine
-from devkit.export.task import TOKEN_PATH, Task, build_rendezvous_variables
-from devkit.export.values import round_up_to_gib
+from devkit.export.task import TOKEN_PATH, Task, build_rendezvous_variables, find_launcher_gpu
+from devkit.export.values import quote_shell, round_up_to_gib
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
 from devkit.render.files import Artifact

@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project, require_one_machine
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
+from devkit.export.values import fold_shell_command, format_comment_line, quote_shell
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
 from devkit.render.files import Artifact

@@ -11,7 +11,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.gpus import OLDEST_MAJOR, Fit, GpuSpec, find_gpu_spec
 from devkit.estimate.memory import MemoryEstimate
-from devkit.estimate.resources import HostRequirements, estimate_host
+from devkit.estimate.recommend import HostRequirements, estimate_host
 from devkit.estimate.settings import Method, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape, count_adapter_parameters
 from devkit.estimate.training import estimate_training

@@ -8,11 +8,24 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.launcher_gpus import find_launcher_gpu
-from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell, quote_yaml, render_yaml_block
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
-from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
-from devkit.export.values import round_up_to_gib
+from devkit.export.task import (
+    TOKEN_FOLDER,
+    TOKEN_PATH,
+    Task,
+    Volume,
+    VolumeRole,
+    build_rendezvous_variables,
+    find_launcher_gpu,
+)
+from devkit.export.values import (
+    fold_shell_command,
+    format_comment_line,
+    quote_shell,
+    quote_yaml,
+    render_yaml_block,
+    round_up_to_gib,
+)
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
 from devkit.render.files import Artifact

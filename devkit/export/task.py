@@ -1,9 +1,23 @@
-"""A job with everything decided, independent of engines: targets write it down and decide nothing."""
+"""A job with everything decided, independent of engines: targets write it down and decide nothing.
 
-from dataclasses import dataclass
+Its command keeps the exit code of `devkit finetune`, also through torchrun. Each launcher spells GPUs and memory sizes in
+its own way.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cache
 
+from devkit.compat.gpus import find_amd_gpu, find_gpu
+from devkit.errors import DevkitError
+from devkit.estimate.gpus import find_gpu_spec
+from devkit.facts.decode import decode_fields
+from devkit.facts.settings import format_setting
+from devkit.formats.documents import load
 from devkit.solver.plan import Reason, Vendor
+from devkit.workload.finetune.settings import FinetuneSettings
 
 HUB_CACHE = "/opt/cache/huggingface"
 COMPILE_CACHE = "/opt/cache/compile"
@@ -151,3 +165,94 @@ def build_rendezvous_variables(task: Task, *, address: str, rank: str) -> tuple[
         ("PET_MASTER_ADDR", address),
         ("PET_MASTER_PORT", str(RENDEZVOUS_PORT)),
     )
+
+
+FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+"""Signals that torchrun forwards: by default, SIGUSR1 would end it.
+Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
+
+TORCHRUN = ("torchrun", "--no-python")
+LAUNCHER = ("devkit", "launch")
+"""Runs a command with its signals and exit code, in an image with devkit, whose Python is not the project's."""
+
+
+def build_finetune_command(settings: FinetuneSettings) -> tuple[str, ...]:
+    """Build `devkit finetune` with every setting that differs from its default, in the settings' order."""
+    flags: list[str] = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if value == field.default and field.name != "output":
+            continue
+        flags += format_setting(FinetuneSettings, field.name, value)
+    return ("devkit", "finetune", *flags)
+
+
+def build_node_command(settings: FinetuneSettings, *, is_distributed: bool) -> tuple[str, ...]:
+    """Build the command of one node."""
+    if not is_distributed:
+        return build_finetune_command(settings)
+    return (*LAUNCHER, *TORCHRUN, *build_finetune_command(settings))
+
+
+def wrap_command(command: tuple[str, ...], *, by_torchrun: bool, has_devkit: bool) -> tuple[str, ...]:
+    """Wrap a command of the user's own: in torchrun where that is requested, and in the launcher where the image has it.
+
+    Behind torchrun every process has its own launcher, which records the exit code that torchrun loses.
+    """
+    launcher = LAUNCHER if has_devkit else ()
+    return (*launcher, *TORCHRUN, *launcher, *command) if by_torchrun else (*launcher, *command)
+
+
+def strip_launchers(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a wrapped command as it runs where there is no devkit."""
+    words = command[len(LAUNCHER) :] if command[: len(LAUNCHER)] == LAUNCHER else command
+    if words[: len(TORCHRUN)] == TORCHRUN:
+        return (*TORCHRUN, *strip_launchers(words[len(TORCHRUN) :]))
+    return words
+
+
+def build_torchrun_variables(*, grace_s: int) -> tuple[tuple[str, str], ...]:
+    """Build torchrun's settings that are the same on every node, as variables: a release without the flag ignores them.
+
+    `grace_s` is how long torchrun waits for its processes, which save meanwhile, before it kills them. The default of
+    30 s is too short for the checkpoint of a large model.
+    Source: https://github.com/pytorch/pytorch/pull/172596, https://github.com/pytorch/pytorch/issues/154849
+    """
+    return (("PET_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS), ("PET_SHUTDOWN_TIMEOUT", str(grace_s)))
+
+
+_SIZE = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class LauncherGpu:
+    """The names of one GPU at each launcher; () and "" where it has none.
+
+    `skypilot` are all names under which clouds offer it.
+    """
+
+    skypilot: tuple[str, ...] = ()
+    daytona: str = ""
+
+
+def find_launcher_gpu(name: str) -> LauncherGpu:
+    """Find the launchers' names of a GPU, as people or estimates name it; only () and "" for one that is not rented."""
+    amd = find_amd_gpu(name)
+    if amd is not None:
+        return load_launcher_gpus().get(amd.name, LauncherGpu())
+    try:
+        gpu = find_gpu_spec(name)
+    except DevkitError:
+        return LauncherGpu()
+    found, size = find_gpu(gpu.name), _SIZE.search(gpu.name)
+    if found is None or found.model is None or " mig " in f" {gpu.name.lower()} ":
+        return LauncherGpu()
+    rows, key = load_launcher_gpus(), found.model.id
+    return rows.get(f"{key}@{size[1]}" if size else key) or rows.get(key, LauncherGpu())
+
+
+@cache
+def load_launcher_gpus() -> Mapping[str, LauncherGpu]:
+    """Return the rows by id or name; "v100-pcie@32" is the GPU of that row with another memory size."""
+    rows = load("devkit.export", "launcher_gpus")
+    return {key: LauncherGpu(**decode_fields(row, LauncherGpu)) for key, row in rows.items()}

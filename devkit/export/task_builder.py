@@ -8,9 +8,8 @@ from typing import Any
 from devkit.compat.gpus import find_amd_gpu, find_gpu
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit, find_gpu_spec
-from devkit.estimate.resources import CORES_PER_GPU
+from devkit.estimate.recommend import CORES_PER_GPU
 from devkit.export.job_settings import JobSettings, has_mutable_tag, validate_job_settings
-from devkit.export.launch import build_node_command, build_torchrun_variables, wrap_command
 from devkit.export.sizing import (
     ResourceNeeds,
     RunHardware,
@@ -31,6 +30,9 @@ from devkit.export.task import (
     Task,
     Volume,
     VolumeRole,
+    build_node_command,
+    build_torchrun_variables,
+    wrap_command,
 )
 from devkit.export.values import GIB, parse_duration, parse_size, round_up_to_gib, validate_dns_label
 from devkit.render.container.settings import ContainerSettings

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 

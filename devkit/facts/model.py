@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from devkit.facts.engine import CdiSpec, Clients, Compose, Engine, EngineFailure, ResolvedService, Toolkit
 from devkit.facts.gpu import Amd, Driver, Gpu, KernelLog, NvmlAnswer, NvmlFailure
 from devkit.facts.machine import Container, Limits, Python, Storage, System, Wsl
-from devkit.facts.programs import ProgramFailure
 from devkit.facts.project import Project
-from devkit.facts.runs import Deep, Hub, Trials
+from devkit.facts.runs import Deep, Hub, ProgramFailure, Trials
 from devkit.facts.values import NOT_READ, Unknown
 
 

@@ -1,12 +1,17 @@
 """JSON documents as dataclasses: one definition gives the document that a command prints, and its JSON Schema.
 
-Fields may be added without a new number, so that no schema forbids others; none is removed or renamed.
+Fields may be added without a new number, so that no schema forbids others; none is removed or renamed. Documents that ship
+with devkit are TOML in the source tree, and compiled to JSON in the wheel (hatch_build.py).
 """
 
+import json
+import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
+from pkgutil import get_data
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Json = dict[str, Any]
@@ -81,3 +86,16 @@ def _build_schema(kind: Any) -> Json:  # noqa: ANN401 - any type
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [each.value for each in kind]}
     return {"type": _SCALARS[kind]} if kind in _SCALARS else {}
+
+
+@cache
+def load(package: str, name: str) -> dict[str, Any]:
+    """Load a document of a package by its name without ending, once. Callers share it, so they must not change it.
+
+    Raises:
+        FileNotFoundError: for a name that no document has.
+    """
+    try:
+        return dict(json.loads(get_data(package, f"{name}.json") or b"{}"))
+    except FileNotFoundError:
+        return tomllib.loads((get_data(package, f"{name}.toml") or b"").decode())

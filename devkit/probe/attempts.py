@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from time import monotonic
 
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.probe.children.protocol import MAX_OUTPUT_CHARACTERS
 from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 

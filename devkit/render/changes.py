@@ -17,29 +17,27 @@ from typing import TYPE_CHECKING
 from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder
 from devkit.render.devkit_lock import LOCK_PATH, compute_blob_id, find_version, keep_versions, parse_lock
-from devkit.render.diffs import format_unified_diff
+from devkit.render.diffs import format_unified_diff, has_conflict_markers, merge_file
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
-    WHEELS_FOLDER,
-    Artifact,
-    get_staging_path,
-    list_files,
-    read_file,
-    resolve_inside,
-)
-from devkit.render.ignore_files import IGNORE_FILES, merge_ignore_file
-from devkit.render.journal import (
     JOURNAL_PATH,
     NEXT_JOURNAL_PATH,
+    WHEELS_FOLDER,
+    Artifact,
     Journal,
     Step,
     describe_end,
     format_journal,
+    get_staging_path,
+    list_files,
     parse_journal,
+    read_file,
+    resolve_inside,
 )
+from devkit.render.text_edits import IGNORE_FILES, merge_ignore_file
 
 if TYPE_CHECKING:
-    from devkit.render.merge import MergeConflict
+    from devkit.render.diffs import MergeConflict
 
 _DEFAULT_MODE = 0o644
 
@@ -185,8 +183,6 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
         return FileChange(action, Artifact(artifact.path, content, artifact.mode), change.before)
     if change.before is None or change.action is not Action.UPDATE or _may_replace(change, known, force):
         return change
-    from devkit.render.merge import has_conflict_markers, merge_file
-
     if has_conflict_markers(change.before):
         raise DevkitError(
             f"{artifact.path} still contains a conflict from an earlier run",

@@ -25,13 +25,15 @@ from devkit.render.container.image_locks import (
     parse_image_locks,
     render_image_locks,
 )
-from devkit.render.container.network import parse_certificates, render_empty_netrc, validate_mirror
 from devkit.render.container.packages import CONSTRAINTS, INSTALLER, parse_constraint_hashes
 from devkit.render.container.settings import (
     ContainerSettings,
     DevkitSource,
     FromCheckout,
+    parse_certificates,
+    render_empty_netrc,
     slugify,
+    validate_mirror,
     validate_project_name,
 )
 from devkit.render.devkit_lock import read_project_lock, render_lock
@@ -43,7 +45,7 @@ from devkit.render.devkit_toml import (
     validate_packages,
 )
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, list_files, read_file
-from devkit.render.ignore_files import update_gitignore
+from devkit.render.text_edits import update_gitignore
 from devkit.render.wheel import find_devkit_source
 from devkit.solver.plan import Machine, Plan
 from devkit.solver.project import select_torch_build, strip_line_numbers, validate_choice

@@ -1,8 +1,9 @@
-"""The origin of the running devkit (PEP 610), and a wheel of it for images that cannot fetch it.
+"""The origin of the running devkit (PEP 610), a wheel of it for images that cannot fetch it, and the Feature that brings it.
 
 The wheel is packed from the files that run now, so it needs no build backend, no network and no source tree.
-The same files give the same members; their compressed bytes depend on zlib.
-Source: PEP 427 for the wheel's layout, PEP 610 for direct_url.json.
+The same files give the same members; their compressed bytes depend on zlib. The dev container Feature is one line in any
+devcontainer.json; its folder holds such a wheel, so that publishing it needs no package index to have that release.
+Source: PEP 427 for the layout, PEP 610 for direct_url.json, https://containers.dev/implementors/features/
 """
 
 import base64
@@ -18,9 +19,11 @@ from importlib.resources.abc import Traversable
 from urllib.parse import urlsplit, urlunsplit
 
 from devkit.errors import DevkitError
-from devkit.release import __version__
+from devkit.probe.machine.interpreter import IMAGE_ENVIRONMENT
+from devkit.release import DOCUMENTATION_URL, __version__
 from devkit.render.container.settings import DevkitSource, FromIndex, FromUrl, FromWheel
-from devkit.render.templates import find_templates
+from devkit.render.files import Artifact
+from devkit.render.templates import find_templates, render_template
 
 DISTRIBUTION = "devkit-gpu"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
@@ -107,3 +110,39 @@ def _read_tree(root: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes
             yield from _read_tree(entry, f"{prefix}{entry.name}/")
         elif entry.is_file() and not entry.name.endswith((".pyc", ".pyo")):
             yield prefix + entry.name, entry.read_bytes()
+
+
+FEATURE_ID = "devkit"
+START_SCRIPT = "/usr/local/share/devkit/start.sh"
+_EXECUTABLE = 0o755
+
+_OPTIONS = {
+    "check": {
+        "type": "boolean",
+        "default": True,
+        "description": "Run `devkit doctor` each time the container starts; it never prevents the container from starting.",
+    },
+    "index": {
+        "type": "string",
+        "default": "",
+        "description": "Package index for devkit's own requirements. If empty, PyPI or the index configured for pip is used.",
+    },
+}
+
+
+def render_devcontainer_feature(wheel: FromWheel) -> Iterator[Artifact]:
+    """Render the Feature's folder, named by its id."""
+    metadata = {
+        "id": FEATURE_ID,
+        "version": __version__,
+        "name": "devkit: diagnosis and proof of GPU dev containers",
+        "description": "Reports at every start whether the GPU works in this container and, if not, the cause and the fix.",
+        "documentationURL": f"{DOCUMENTATION_URL}/guides/dev-container/",
+        "options": _OPTIONS,
+        # No installsAfter: the dev container CLI would ask ghcr.io for each, and fail where that is not reachable.
+        "postStartCommand": START_SCRIPT,
+    }
+    install = render_template("feature/install.sh.j2", folder=IMAGE_ENVIRONMENT, script=START_SCRIPT)
+    yield Artifact.from_text(f"{FEATURE_ID}/devcontainer-feature.json", json.dumps(metadata, indent=4) + "\n")
+    yield Artifact.from_text(f"{FEATURE_ID}/install.sh", install, mode=_EXECUTABLE)
+    yield Artifact(f"{FEATURE_ID}/{wheel.filename}", wheel.content)

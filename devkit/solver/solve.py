@@ -8,10 +8,9 @@ from typing import Any
 
 from devkit.compat.version_tables import RowConfidence, Tables
 from devkit.facts.dependencies import Dependencies, Framework, PackageManager
-from devkit.solver.assemble import assemble_plan
 from devkit.solver.candidates import Problem, build_problem, describe_request, list_candidates
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
-from devkit.solver.evaluate import Evaluation, evaluate_candidate
+from devkit.solver.evaluate import Evaluation, assemble_plan, evaluate_candidate
 from devkit.solver.frameworks import plan_framework
 from devkit.solver.gpu_support import GRAPHICS, NVCC
 from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, parse_torch

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from devkit.facts.decode import decode_fields
 from devkit.facts.secrets import redact_tokens
-from devkit.formats.documents import build_from, encode
-from devkit.formats.shipped import load
+from devkit.formats.documents import build_from, encode, load
 from devkit.text import format_count, format_duration, format_number, format_table, join_words, wrap_text
 from devkit.workload.proof.stages import (
     PROGRAMS,

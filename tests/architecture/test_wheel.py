@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 
 pytestmark = pytest.mark.full
 

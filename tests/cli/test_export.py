@@ -12,7 +12,7 @@ import pytest
 
 from devkit import cli
 from devkit.render.devkit_lock import compute_blob_id
-from devkit.render.journal import JOURNAL_PATH, Journal, Step, format_journal
+from devkit.render.files import JOURNAL_PATH, Journal, Step, format_journal
 from tests.cli.test_init import GPU, assert_refused, devkit, tree
 from tests.cli.test_update import edit
 

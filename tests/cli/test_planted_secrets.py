@@ -7,8 +7,7 @@ import re
 import pytest
 
 from devkit.cli.mcp_server import build_server
-from devkit.facts.redact import count_removed
-from devkit.facts.secrets import redact_tokens
+from devkit.facts.secrets import count_removed, redact_tokens
 from tests.render.injection import FIXED, ran, tree
 
 ADA = ("--gpu", "RTX 4090", "--driver", "570.124.06")

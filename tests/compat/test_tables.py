@@ -17,9 +17,9 @@ from devkit.compat.rules import (
     find_toolkit_driver,
 )
 from devkit.compat.version_tables import TABLE_NAMES, RowConfidence, Tables, load_tables
-from devkit.export.launcher_gpus import load_launcher_gpus
+from devkit.export.task import load_launcher_gpus
 from devkit.facts.values import ComputeCapability, Release
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 from devkit.solver.plan import Plan, Vendor
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve

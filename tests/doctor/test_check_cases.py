@@ -10,7 +10,7 @@ import pytest
 from devkit.facts.engine import Client, Runtime
 from devkit.facts.gpu import KernelLog, NvmlEnd, NvmlFailure, Xid
 from devkit.facts.machine import Directory, Mps, Package, Storage, Torch
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import FEDORA, PCI, changed, gpu, health, healthy, inside, limits, r, spec

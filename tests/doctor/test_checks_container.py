@@ -7,8 +7,7 @@ from devkit.doctor.registry import BY_CODE
 from devkit.facts.engine import EngineKind, LocalImage, StoppedContainer
 from devkit.facts.gpu import NvmlEnd, NvmlFailure
 from devkit.facts.machine import Torch
-from devkit.facts.programs import ProgramFailure
-from devkit.facts.runs import Trials
+from devkit.facts.runs import ProgramFailure, Trials
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (

@@ -22,9 +22,8 @@ from devkit.facts.engine import (
     Runtime,
 )
 from devkit.facts.machine import Platform
-from devkit.facts.programs import ProgramFailure
 from devkit.facts.project import Project, Service, Setting
-from devkit.facts.runs import Proxy
+from devkit.facts.runs import ProgramFailure, Proxy
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (

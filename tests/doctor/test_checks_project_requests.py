@@ -6,7 +6,7 @@ import pytest
 
 from devkit.doctor.model import Repair, RepairKind, Severity
 from devkit.facts.engine import EngineEnd, EngineFailure, EngineKind, ResolvedService, Runtime
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong_projects
 from tests.doctor.machines import changed, healthy, host, inside, r, windows_guest, without_gpu

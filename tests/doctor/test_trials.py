@@ -11,8 +11,7 @@ from devkit.doctor.report.stack import build_stack
 from devkit.doctor.report.text import format_report
 from devkit.doctor.trials import describe_trials
 from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
-from devkit.facts.programs import ProgramFailure
-from devkit.facts.runs import Lack, Proxy, Trial, Trials, Way
+from devkit.facts.runs import Lack, ProgramFailure, Proxy, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devkit.estimate.settings import Method
-from devkit.export.launch import (
+from devkit.export.task import (
     LAUNCHER,
     TORCHRUN,
     build_finetune_command,

@@ -8,10 +8,9 @@ import yaml
 from devkit.errors import DevkitError
 from devkit.export.job_settings import JobSettings
 from devkit.export.kubernetes import KubernetesSettings
-from devkit.export.launch import LAUNCHER, TORCHRUN
 from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings
 from devkit.export.targets import TARGETS, ExportContext, load_target
-from devkit.export.task import HUB_CACHE, VolumeRole
+from devkit.export.task import HUB_CACHE, LAUNCHER, TORCHRUN, VolumeRole
 from devkit.export.task_builder import ExportedProject, TaskAndEstimate, build_task
 from devkit.export.values import GIB
 from devkit.solver.plan import Vendor

@@ -18,15 +18,17 @@ from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
 from devkit.facts.gpu import Gpu, KernelLog, NvmlAnswer, Xid
 from devkit.facts.machine import Storage, System
 from devkit.facts.model import Facts
-from devkit.facts.redact import (
+from devkit.facts.secrets import (
     Redaction,
     _texts,
     build_redaction,
+    contains_token,
     count_removed,
     find_doubtful_lines,
+    holds_secret,
+    is_random,
     redact_facts,
 )
-from devkit.facts.secrets import contains_token, holds_secret, is_random
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.doctor.machines import healthy, inside

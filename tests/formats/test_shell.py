@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from devkit.formats.shell import command_from_words, find_package_install, parse_commands, unquote
 from devkit.probe.project.dockerfile import parse_dockerfile
-from devkit.render.adopt.dockerfile import TorchPin, pin_dockerfile
+from devkit.render.adopt.dev_container import TorchPin, pin_dockerfile
 from tests.cases import cases
 
 PLAN = TorchPin("2.9.1", "cu128", "https://download.pytorch.org/whl/cu128")

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from devkit.facts.engine import ResolvedService
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_assignments, find_error_lines, run_or_explain
 from devkit.probe.engine.client import read_clients

@@ -283,7 +283,7 @@ def test_without_a_dev_container_there_is_no_inside(engine):
 def test_facts_of_both_sides_travel_in_one_file():
     from dataclasses import replace
 
-    from devkit.facts.redact import redact_facts
+    from devkit.facts.secrets import redact_facts
     from devkit.facts.store import parse_facts
 
     both = replace(healthy(), inside=healthy_inside())

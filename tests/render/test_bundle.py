@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render.bundle import Bundle, prepare_bundle
 from devkit.render.changes import write_changes
 from devkit.render.container.settings import FromIndex
 from devkit.render.devkit_lock import parse_locked_plan
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, compute_project_changes, open_project
 from devkit.solver.output import serialize_plan
+from devkit.verify.bundle import Bundle, prepare_bundle
 
 from .gpu_host import every_shell
 from .plans import CPU_PLAN, GPU_PLAN, UBUNTU_PLAN

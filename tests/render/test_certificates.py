@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.container.network import parse_certificates
+from devkit.render.container.settings import parse_certificates
 
 AUTHORITY = """\
 -----BEGIN CERTIFICATE-----

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devkit.render.container.settings import FromWheel
-from devkit.render.feature import FEATURE_ID, render_devcontainer_feature
+from devkit.render.wheel import FEATURE_ID, render_devcontainer_feature
 
 WHEEL = FromWheel("devkit_gpu-0-py3-none-any.whl", b"a wheel")
 

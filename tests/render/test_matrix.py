@@ -20,7 +20,7 @@ from devkit.render.container.devcontainer import build_editor_reports
 from devkit.render.container.image import render_dockerfile
 from devkit.render.container.settings import FromWheel
 from devkit.render.devkit_toml import ProjectSettings
-from devkit.render.feature import render_devcontainer_feature
+from devkit.render.wheel import render_devcontainer_feature
 
 from .matrix import EDITOR_SETS, combinations, distinct
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.formats.jsonc import load_jsonc
-from devkit.render.merge import has_conflict_markers, merge_file, merge_lines
+from devkit.render.diffs import has_conflict_markers, merge_file, merge_lines
 
 BASE = "one\ntwo\nthree\nfour\nfive\n"
 

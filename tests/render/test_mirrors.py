@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from devkit.errors import DevkitError
-from devkit.render.container.network import build_mirror_variables, find_torch_index, validate_mirror
+from devkit.render.container.settings import build_mirror_variables, find_torch_index, validate_mirror
 
 from .plans import CPU_PLAN, GPU_PLAN
 from .test_artifacts import PLAIN, texts

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.formats.jsonc import load_jsonc
-from devkit.render.adopt.dockerfile import TorchPin, pin_dockerfile, pin_requirements
-from devkit.render.ignore_files import merge_ignore_file, update_gitignore
+from devkit.render.adopt.dev_container import TorchPin, pin_dockerfile, pin_requirements
+from devkit.render.text_edits import merge_ignore_file, update_gitignore
 from tests.cases import cases
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from devkit.render.feature import render_devcontainer_feature
+from devkit.render.wheel import render_devcontainer_feature
 
 from .matrix import distinct
 from .test_feature import WHEEL

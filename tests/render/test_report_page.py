@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devkit.doctor.model import Fix, Location
-from devkit.facts.redact import build_redaction
+from devkit.facts.secrets import build_redaction
 from devkit.release import DOCUMENTATION_URL
 from devkit.render.html import render_report_page
 from tests.browser import count_printed_pages, measured, shot

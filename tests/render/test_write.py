@@ -20,8 +20,7 @@ from devkit.errors import DevkitError
 from devkit.render import changes as writing
 from devkit.render.changes import compute_changes, write_changes
 from devkit.render.devkit_lock import compute_blob_id, parse_lock, render_lock
-from devkit.render.files import Artifact
-from devkit.render.journal import JOURNAL_PATH, NEXT_JOURNAL_PATH, Journal, Step, format_journal
+from devkit.render.files import JOURNAL_PATH, NEXT_JOURNAL_PATH, Artifact, Journal, Step, format_journal
 from devkit.whole_files import write_whole
 from tests.cli.test_init import GPU, devkit, tree
 from tests.render.plans import GPU_PLAN

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.bundle import Bundle
 from devkit.render.files import Artifact
-from devkit.verify.bundle import BundleBuilder, build_bundle, prepare_partial_folder, require_disk_space
+from devkit.verify.bundle import Bundle, BundleBuilder, build_bundle, prepare_partial_folder, require_disk_space
 from devkit.verify.engine import WorkingEngine
 from tests.doctor.machines import healthy
 from tests.render.plans import CPU_PLAN

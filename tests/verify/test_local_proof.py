@@ -10,7 +10,7 @@ import pytest
 
 from devkit.probe.host import LocalHost
 from devkit.verify import process
-from devkit.verify.local_proof import prove_here
+from devkit.verify.here import prove_here
 from devkit.verify.report import ProofVerdict
 from devkit.workload.proof.stages import Depth, StageStatus, select_stages
 from tests.verify.children import playing

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.probe.host import LocalHost
-from devkit.verify.local_proof import prove_here
+from devkit.verify.here import prove_here
 from devkit.verify.report import ProofVerdict
 from devkit.workload.proof.stages import Depth
 from tests.verify.stages import NOT_ON_A_CPU

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from devkit.estimate.settings import Precision
-from devkit.workload.proof import model_stages, standalone
 from devkit.workload.proof import models as proof_models
+from devkit.workload.proof import standalone
 from devkit.workload.proof.stages import StageStatus, run_stage
 from tests.workload.conftest import make_models
 
@@ -19,16 +19,16 @@ pytestmark = [
 
 LORA_STAGES = (
     standalone.prove_lora_memorizes,
-    model_stages.prove_base_frozen,
-    model_stages.prove_adapter_disabled,
+    proof_models.prove_base_frozen,
+    proof_models.prove_adapter_disabled,
     standalone.prove_adapter_reload,
-    model_stages.prove_adapter_merged,
-    model_stages.prove_resume,
+    proof_models.prove_adapter_merged,
+    proof_models.prove_resume,
 )
 QUANTIZED_STAGES = (
-    model_stages.prove_qlora_memorizes,
-    model_stages.prove_qlora_frozen,
-    model_stages.prove_int8_base,
+    proof_models.prove_qlora_memorizes,
+    proof_models.prove_qlora_frozen,
+    proof_models.prove_int8_base,
 )
 
 
@@ -103,21 +103,21 @@ def touching_each_step(models, chosen, touch):
 @pytest.mark.full
 def test_a_changed_base_weight_fails(models):
     touching_each_step(models, lambda name, _: "embed_tokens" in name, lambda weight: weight[0, :1].add_(1e-3))
-    assert_red(model_stages.prove_base_frozen, models, "changed_tensors is 1")
+    assert_red(proof_models.prove_base_frozen, models, "changed_tensors is 1")
 
 
 def test_an_adapter_that_cannot_be_disabled_fails(trained):
     trained.tuned.model.base_model.merge_adapter()
     weight = next(w for name, w in trained.tuned.model.named_parameters() if "base_layer.weight" in name)
     weight.data += 1e-3
-    assert_red(model_stages.prove_adapter_disabled, trained, "difference_off")
+    assert_red(proof_models.prove_adapter_disabled, trained, "difference_off")
 
 
 def test_an_adapter_without_effect_fails(trained):
     for weight in standalone.list_trainable(trained.tuned.model):
         weight.data.zero_()
-    assert_red(model_stages.prove_adapter_disabled, trained, "difference_on")
-    assert_red(model_stages.prove_base_frozen, trained, "adapters_changed")
+    assert_red(proof_models.prove_adapter_disabled, trained, "difference_on")
+    assert_red(proof_models.prove_base_frozen, trained, "adapters_changed")
 
 
 def test_a_saved_adapter_with_one_wrong_number_fails(trained):
@@ -141,7 +141,7 @@ def test_an_adapter_merged_at_the_wrong_scale_fails(trained):
         return model
 
     trained.reload_adapter = rescaled
-    assert_red(model_stages.prove_adapter_merged, trained, "relative_difference")
+    assert_red(proof_models.prove_adapter_merged, trained, "relative_difference")
 
 
 def test_a_checkpoint_without_optimizer_state_fails(models):
@@ -149,7 +149,7 @@ def test_a_checkpoint_without_optimizer_state_fails(models):
     state = torch.load(file, weights_only=True)
     state["optimizer"]["state"] = {}
     torch.save(state, file)
-    assert_red(model_stages.prove_resume, models, "different_tensors")
+    assert_red(proof_models.prove_resume, models, "different_tensors")
 
 
 def test_a_checkpoint_without_random_state_fails(models):
@@ -157,14 +157,14 @@ def test_a_checkpoint_without_random_state_fails(models):
     state = torch.load(file, weights_only=True)
     state["rng"] = torch.Generator().manual_seed(1).get_state()
     torch.save(state, file)
-    assert_red(model_stages.prove_resume, models, "losses_equal")
+    assert_red(proof_models.prove_resume, models, "losses_equal")
 
 
 @pytest.mark.full
 def test_a_base_that_was_not_quantized_fails(trained):
     trained.__dict__["tuned_4bit"] = trained.tuned
-    assert_red(model_stages.prove_qlora_memorizes, trained, "linear4bit_layers is 0")
-    assert_red(model_stages.prove_qlora_frozen, trained, "packed_tensors is 0")
+    assert_red(proof_models.prove_qlora_memorizes, trained, "linear4bit_layers is 0")
+    assert_red(proof_models.prove_qlora_frozen, trained, "packed_tensors is 0")
 
 
 @pytest.mark.full
@@ -172,4 +172,4 @@ def test_a_changed_packed_weight_fails(models):
     touching_each_step(
         models, lambda _, weight: type(weight).__name__ == "Params4bit", lambda packed: packed[0].add_(1)
     )
-    assert_red(model_stages.prove_qlora_frozen, models, "changed_tensors is 1")
+    assert_red(proof_models.prove_qlora_frozen, models, "changed_tensors is 1")

@@ -8,7 +8,8 @@ import pytest
 from devkit.compat.gpus import find_datasheet
 from devkit.estimate.settings import Precision
 from devkit.workload.device import Device, choose_cpu
-from devkit.workload.proof import collectives, device_stages, model_stages
+from devkit.workload.proof import collectives, device_stages
+from devkit.workload.proof import models as proof_models
 from devkit.workload.proof.stages import StageStatus, run_stage
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
@@ -151,5 +152,5 @@ def test_a_broken_quantization_fails(monkeypatch):
 
 @pytest.mark.full
 def test_every_cache_gives_the_same_tokens(healthy):
-    result = outcome(model_stages.prove_inference, healthy)
+    result = outcome(proof_models.prove_inference, healthy)
     assert result.status is StageStatus.PASSED, result.reason

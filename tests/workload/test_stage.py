@@ -88,7 +88,7 @@ def test_each_stage_comes_after_what_it_needs_and_has_a_function():
         assert set(stage.needs) <= seen, stage.name
         seen.add(stage.name)
         if stage.name not in program.IMPORTS:
-            module = next((module for module, names in program.MODULES.items() if stage.name in names), "model_stages")
+            module = next((module for module, names in program.MODULES.items() if stage.name in names), "models")
             source = (Path(program.__file__).parent / f"{module}.py").read_text()
             assert f"def prove_{stage.name.replace('-', '_')}(" in source
     assert {name for names in program.MODULES.values() for name in names} <= seen

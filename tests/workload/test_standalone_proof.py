@@ -13,7 +13,7 @@ import pytest
 
 import devkit
 from devkit.facts.values import Release
-from devkit.verify.local_proof import choose_program
+from devkit.verify.here import choose_program
 from devkit.workload.interpreter import WORKLOAD_PACKAGES, Interpreter
 from devkit.workload.proof import standalone
 from devkit.workload.proof.stages import STANDALONE_STAGES, Depth

@@ -8,8 +8,7 @@ from devkit.doctor.problems import Problem, problem
 from devkit.doctor.program_failures import name_program, report_failure
 from devkit.doctor.trials import describe_way, explain, find_fault, find_reason
 from devkit.facts.model import Facts
-from devkit.facts.programs import ProgramFailure
-from devkit.facts.runs import Trial, Way
+from devkit.facts.runs import ProgramFailure, Trial, Way
 from devkit.facts.values import Unknown
 
 _WITH_STAND_INS = ", with a stand-in for the project's programs"

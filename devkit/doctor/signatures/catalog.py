@@ -24,7 +24,7 @@ from devkit.doctor.problems import SIDES, FixRow, decode_fix_rows, find_problem_
 from devkit.doctor.signatures.model import CheckRow, Failure, Family, FamilyCause
 from devkit.doctor.signatures.patterns import list_whole_words
 from devkit.facts.decode import decode_fields
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 
 PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET", "POD", "PRJ", "PYT", "STO", "WSL")
 """The prefixes of check codes, each with its own file."""

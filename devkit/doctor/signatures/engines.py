@@ -15,7 +15,7 @@ from devkit.doctor.model import Fix, Restart, Side
 from devkit.doctor.problems import decode_fix_rows, find_problem_row, render_fix
 from devkit.doctor.signatures.text_facts import TextFacts
 from devkit.facts.decode import decode_fields
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 
 OF_CONTAINER = ("kubernetes", "podman", "apptainer", "enroot")
 """Engines whose containers no Docker command starts."""

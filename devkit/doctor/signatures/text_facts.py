@@ -14,7 +14,7 @@ from devkit.facts.engine import Endpoint, Engine, EngineKind
 from devkit.facts.machine import Distribution, Platform, System
 from devkit.facts.model import Facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
-from devkit.formats.shipped import load
+from devkit.formats.documents import load
 
 MAX_READ = 128 * 1024
 """Characters at either end of a text in which facts are looked for."""

@@ -15,7 +15,6 @@ from devkit.export.kubernetes.settings import (
     parse_rdma_devices,
     parse_toleration,
 )
-from devkit.export.quoting import format_yaml
 from devkit.export.task import (
     COMPILE_CACHE,
     RENDEZVOUS_PORT,
@@ -27,6 +26,7 @@ from devkit.export.task import (
     Volume,
     build_rendezvous_variables,
 )
+from devkit.export.values import format_yaml
 from devkit.release import __version__
 from devkit.render.files import Artifact
 from devkit.render.templates import render_template

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from devkit.facts.engine import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import Release, Unknown
 from devkit.formats.jsonc import format_json_error
 from devkit.probe.attempts import find_error_lines, run_or_explain

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from devkit.facts.engine import ResolvedService
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import run_or_explain
 from devkit.probe.documents import (

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from devkit.facts.engine import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import Release, Unknown
 from devkit.probe.attempts import run_or_explain
 from devkit.probe.children.protocol import build_child_command, find_last_line, merge_json_lines

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.probe.attempts import find_error_lines, read_error
 from devkit.probe.documents import parse_object_or_empty, parse_toml
 from devkit.probe.engine.daemon_files import read_daemon_flags, read_daemon_settings

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from devkit.facts.machine import Platform
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_error_lines, run_or_explain
 from devkit.probe.children.protocol import format_signal

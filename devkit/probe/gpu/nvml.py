@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from devkit.facts.gpu import FailedGpu, Gpu, GpuHealth, GpuProcess, NvmlAnswer, NvmlEnd, NvmlFailure
-from devkit.facts.programs import ProgramFailure
+from devkit.facts.runs import ProgramFailure
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.probe.attempts import find_assignments, find_guilty_variables
 from devkit.probe.children.protocol import (

@@ -37,8 +37,13 @@ from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost, Stat
 from devkit.probe.project.files import ProjectFiles
 from devkit.release import __version__
-from devkit.render.adopt.dev_container import request_gpu, set_shared_memory
-from devkit.render.adopt.dockerfile import TorchPin, is_dev_container_file, pin_container
+from devkit.render.adopt.dev_container import (
+    TorchPin,
+    is_dev_container_file,
+    pin_container,
+    request_gpu,
+    set_shared_memory,
+)
 from devkit.render.adopt.gpu_overlay import (
     OVERLAY_FOLDER,
     SETTLED_BY_OVERLAY,
@@ -52,9 +57,8 @@ from devkit.render.adopt.gpu_overlay import (
 from devkit.render.changes import FileChange, compute_changes
 from devkit.render.devkit_lock import DevkitLock, read_project_lock, render_lock
 from devkit.render.files import Artifact, read_file
-from devkit.render.ignore_files import update_gitignore
 from devkit.render.project import DevkitProject, is_for_windows, render_user_files
-from devkit.render.text_edits import CannotEdit
+from devkit.render.text_edits import CannotEdit, update_gitignore
 from devkit.solver.plan import Constraint, Machine, Plan
 from devkit.solver.project import strip_line_numbers
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from devkit.errors import DevkitError
 from devkit.release import __version__
-from devkit.render.container.network import may_need_login
 from devkit.render.container.packages import has_project_files
-from devkit.render.container.settings import ContainerSettings, FromWheel
+from devkit.render.container.settings import ContainerSettings, FromWheel, may_need_login
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Plan, Vendor

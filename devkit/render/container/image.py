@@ -13,7 +13,6 @@ from devkit.probe.dependencies.conda import DEFAULT_CHANNEL
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.devcontainer import find_editor_packages, find_linter
-from devkit.render.container.network import build_mirror_variables
 from devkit.render.container.packages import (
     BUILT_FOR_TORCH,
     CONSTRAINTS,
@@ -29,6 +28,7 @@ from devkit.render.container.settings import (
     FromIndex,
     FromUrl,
     FromWheel,
+    build_mirror_variables,
     format_reason_comment,
     require_safe,
     validate_plan,

@@ -28,8 +28,14 @@ from devkit.probe.host import decode_text
 from devkit.probe.package_indexes import PUBLISHERS
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands, list_build_limits
-from devkit.render.container.network import find_torch_index, may_need_login
-from devkit.render.container.settings import ContainerSettings, format_comment, format_reason_comment, require_safe
+from devkit.render.container.settings import (
+    ContainerSettings,
+    find_torch_index,
+    format_comment,
+    format_reason_comment,
+    may_need_login,
+    require_safe,
+)
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file
 from devkit.solver.plan import Plan, Vendor
 from devkit.solver.project import list_torch_siblings

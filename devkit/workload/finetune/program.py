@@ -231,7 +231,7 @@ def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> R
     limited = ranks.on_all_or_fail(lambda: limit_to_context_length(settings, config))
     tokenize: Callable[..., TokenizedRecords] = tokenize_records
     if settings.objective is not Objective.SFT:
-        from devkit.workload.finetune.preferences import tokenize_pairs, tokenize_prompts
+        from devkit.workload.finetune.objectives import tokenize_pairs, tokenize_prompts
 
         of_prompts = partial(tokenize_prompts, new_tokens=settings.max_new_tokens)
         tokenize = tokenize_pairs if settings.objective.is_paired else of_prompts

@@ -34,7 +34,7 @@ MODULES = {
     "standalone": ("lora-memorizes", "adapter-reload"),
     "run_stages": ("memory-estimate", "preferences", "own-model"),
 }
-"""Module -> its stages, each a function `prove_<name>`; all others are in model_stages. A module is imported when its
+"""Module -> its stages, each a function `prove_<name>`; all others are in models. A module is imported when its
 stage runs, so that an import which fails or crashes is that stage's result."""
 
 IMPORTS = {"torch": standalone.import_torch, "libraries": standalone.import_libraries}
@@ -68,7 +68,7 @@ class Proof:
         """Return the readings of a stage."""
         if name in IMPORTS:
             return IMPORTS[name]()
-        module = next((module for module, names in MODULES.items() if name in names), "model_stages")
+        module = next((module for module, names in MODULES.items() if name in names), "models")
         prove: Callable[..., Iterable[StageReading]] = getattr(
             importlib.import_module(f"devkit.workload.proof.{module}"), f"prove_{name.replace('-', '_')}"
         )

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from devkit.export.launch import build_node_command
 from devkit.export.targets import ExportContext, TargetFiles
-from devkit.export.task import HUB_CACHE, TOKEN_PATH, Accelerator, Task, Volume, VolumeRole
+from devkit.export.task import HUB_CACHE, TOKEN_PATH, Accelerator, Task, Volume, VolumeRole, build_node_command
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.solver.plan import Vendor
 from devkit.workload.finetune.settings import FinetuneSettings

@@ -10,10 +10,9 @@ import yaml
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.export.launcher_gpus import LauncherGpu, find_launcher_gpu, load_launcher_gpus
 from devkit.export.skypilot import SkypilotSettings, render_skypilot
 from devkit.export.targets import find_path_to_project
-from devkit.export.task import HUB_CACHE
+from devkit.export.task import HUB_CACHE, LauncherGpu, find_launcher_gpu, load_launcher_gpus
 
 from .tasks import CPU, ONE, OUTPUT, SPOT, TWO_NODES, UNNAMED, WORKSPACE, context, gpus, texts, volumes
 

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from devkit.export.quoting import (
+from devkit.export.values import (
     fold_shell_command,
     format_comment_line,
     format_yaml,

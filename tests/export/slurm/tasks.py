@@ -7,10 +7,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from devkit.export.launch import build_node_command
 from devkit.export.slurm import SlurmSettings, render_slurm
 from devkit.export.targets import ExportContext
-from devkit.export.task import HUB_CACHE, Task, VolumeRole
+from devkit.export.task import HUB_CACHE, Task, VolumeRole, build_node_command
 from devkit.export.values import GIB
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.export.launchers.tasks import ONE

@@ -3,8 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.slurm import TARGET, SlurmSettings, render_slurm
-from devkit.export.slurm.script import format_enroot_reference, quote_folder
+from devkit.export.slurm import TARGET, SlurmSettings, format_enroot_reference, quote_folder, render_slurm
 from devkit.export.slurm.settings import ContainerRuntime, GpuRequestStyle, validate_job_name
 from devkit.export.task import Accelerator
 from devkit.solver.plan import Vendor

@@ -16,7 +16,7 @@ pytestmark = [
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Objective, Precision
-from devkit.workload.finetune.preferences import tokenize_pairs
+from devkit.workload.finetune.objectives import tokenize_pairs
 from devkit.workload.finetune.program import run_finetuning
 from devkit.workload.finetune.records import RecordReader
 from devkit.workload.finetune.run_folder import hash_files

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
-from devkit.workload.finetune.precheck import check_inputs
 from devkit.workload.finetune.records import RecordLocation, RecordReader, TextRecord
+from devkit.workload.finetune.run_folder import check_inputs
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.fuzz.profile import FUZZ
 

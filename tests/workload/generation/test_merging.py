@@ -14,8 +14,8 @@ from devkit.workload.finetune import model as adapters
 from devkit.workload.finetune.files import BaseQuantization, LoadSettings, inspect_adapter, inspect_model
 from devkit.workload.finetune.model import apply_adapter, load_base_and_tokenizer
 from devkit.workload.finetune.settings import FinetuneSettings
-from devkit.workload.generation import merging
-from devkit.workload.generation.merging import (
+from devkit.workload.generation import program
+from devkit.workload.generation.program import (
     MERGE_TOLERANCE,
     find_stored_precision,
     merge_adapter,
@@ -94,7 +94,7 @@ def test_a_merged_model_reloads_with_the_logits_of_base_and_adapter(pair, tmp_pa
 
 def test_a_merge_that_loses_the_adapter_is_refused(pair, monkeypatch):
     base, folder = pair
-    monkeypatch.setitem(merging.MERGE_TOLERANCE, Precision.BF16, 1e-9)
+    monkeypatch.setitem(program.MERGE_TOLERANCE, Precision.BF16, 1e-9)
     with pytest.raises(DevkitError, match="merging changed the logits by"):
         merge_adapter(
             load_base_and_tokenizer(f"{base}", LoadSettings(precision=Precision.BF16)),

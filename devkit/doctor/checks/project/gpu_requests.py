@@ -38,9 +38,8 @@ from devkit.doctor.program_failures import report_failure
 from devkit.facts.engine import Compose, Engine, EngineKind, ResolvedService
 from devkit.facts.gpu import Gpu
 from devkit.facts.model import Facts
-from devkit.facts.programs import ProgramFailure
 from devkit.facts.project import DevContainer, GpuRequest, HostRequirement, RequestForm, Service, Setting
-from devkit.facts.runs import Way
+from devkit.facts.runs import ProgramFailure, Way
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
 

@@ -1,11 +1,30 @@
-"""`devkit gpu-request`: what gpu.sh of a dev container does, for every host that devkit knows."""
+"""Commands that programs run: `devkit completion` for shells, and `devkit gpu-request` for the gpu.sh of a dev container."""
 
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
+from click.shell_completion import get_completion_class
 
-from devkit.render.container.compose import CPU_MODE, GPU_MODES, render_gpu_script
+_VARIABLE = "_DEVKIT_COMPLETE"
+_INSTALL = {
+    "bash": 'eval "$(devkit completion bash)"  # in ~/.bashrc',
+    "zsh": 'eval "$(devkit completion zsh)"  # in ~/.zshrc',
+    "fish": "devkit completion fish > ~/.config/fish/completions/devkit.fish",
+}
+
+
+@click.command()
+@click.argument("shell", metavar="SHELL", type=click.Choice(list(_INSTALL)))
+@click.pass_context
+def completion(ctx: click.Context, *, shell: str) -> None:
+    """Print SHELL's completion script for commands, flags, check codes, GPUs and models.
+
+    To install it in bash, add this line to ~/.bashrc: eval "$(devkit completion bash)"
+    """
+    kind: Any = get_completion_class(shell)
+    click.echo(f"# {_INSTALL[shell]}")
+    click.echo(kind(ctx.find_root().command, {}, "devkit", _VARIABLE).source())
 
 
 @click.command("gpu-request", context_settings={"ignore_unknown_options": True})
@@ -20,6 +39,8 @@ def gpu_request(
     modes: str, engine: str | None, slug: str, devices: str, script: str, folder: str | None, *, graphical: bool
 ) -> NoReturn:
     """Write gpu.local.yml and .env next to SCRIPT, which is gpu.sh, or .env into FOLDER."""
+    from devkit.render.container.compose import CPU_MODE, GPU_MODES, render_gpu_script
+
     named = tuple(modes.split(","))
     vendor = next((mode.vendor for mode in GPU_MODES if mode.name in named), CPU_MODE)
     text = render_gpu_script(
