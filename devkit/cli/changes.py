@@ -1,5 +1,6 @@
 """Changes to project files: shown, confirmed and written, with the plan that they follow from, or as a dev container Feature."""
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -113,7 +114,6 @@ def format_compile_costs(plan: "Plan") -> list[str]:
     """Format what compiles against torch, and how long it takes on a machine like this one."""
     if not (plan.compiled or plan.nvcc):
         return []
-    import os
 
     from devkit.solver.compiled_packages import list_compile_costs
 

@@ -32,6 +32,8 @@ from devkit.estimate.settings import (
     decode_settings,
     replace_bf16,
 )
+from devkit.facts.settings import describe_settings, format_setting
+from devkit.facts.values import Unknown
 from devkit.formats.jsonc import parse_json_object
 from devkit.reading import MAX_DOCUMENT_BYTES, read_json_object
 from devkit.text import escape_text, find_similar, suggest
@@ -52,7 +54,7 @@ def _name_options(options: Iterable[Decorator]) -> dict[str, str]:
     return {str(each.name): each.opts[0] for each in command.params}
 
 
-def _choose(kind: type[Any]) -> "click.Choice[str]":
+def _choose(kind: type[Any]) -> click.Choice[str]:
     return click.Choice([each.value for each in kind])
 
 
@@ -252,7 +254,6 @@ def _parse_value(text: str) -> bool | int | str:
 
 def format_finetune_command(model: str | None, settings: TrainingSettings) -> str:
     """Format the command that trains with these settings; "" where devkit has no loop that does."""
-    from devkit.facts.settings import describe_settings, format_setting
     from devkit.workload.finetune.settings import FinetuneSettings
 
     if model is None or settings.stack is not Stack.DEVKIT or settings.sharding is Sharding.ZERO1:
@@ -378,7 +379,6 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
         raise DevkitError(
             f"the model {model!r} is not known", f"{known} Alternatively, give its config.json, or its name on the hub."
         )
-    from devkit.facts.values import Unknown
     from devkit.probe.host import LocalHost
     from devkit.probe.hub import read_model_config
 

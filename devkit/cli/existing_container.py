@@ -24,13 +24,13 @@ from devkit.cli.output import print_wrapped
 from devkit.cli.plan_options import solve_request
 from devkit.errors import DevkitError, ExitCode
 from devkit.facts.dependencies import NO_DEPENDENCIES, Framework
+from devkit.solver.plan import Conflict, Plan, Request
 from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
     from devkit.render.adopt.adoption import Adoption, ExistingContainer
     from devkit.render.changes import FileChange
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Conflict, Plan, Request
 
 
 _GENERATED_FILE_OPTIONS = frozenset({"assignments", "ca_certificate", "wheelhouse", "lock", "lock_only"})
@@ -41,7 +41,7 @@ _VERSION_OPTIONS = frozenset({"torch", "cuda", "python", "image", "pins", "featu
 def adopt_existing_container(
     ctx: click.Context,
     project: "DevkitProject",
-    request: "Request",
+    request: Request,
     options: WriteOptions,
     *,
     is_check: bool = False,
@@ -218,9 +218,8 @@ def _print_torch(torch: Mapping[str, str]) -> None:
         print_wrapped(f"{paths}: {text}", hanging="  ")
 
 
-def _solve(project: "DevkitProject", existing: "ExistingContainer", request: "Request") -> "Plan | Conflict":
+def _solve(project: "DevkitProject", existing: "ExistingContainer", request: Request) -> Plan | Conflict:
     """Plan for the container: with its own torch where devkit does not choose it."""
-    from devkit.solver.plan import Plan, Request
 
     # Flags and devkit.toml override the project's own files; pins that an earlier run wrote there do not count.
     with_files = replace(

@@ -1,6 +1,7 @@
 """`devkit explain`: the meaning of a check's code or of a pasted error text, and what to do about it."""
 
 import codecs
+import json
 import shutil
 import stat
 import sys
@@ -166,7 +167,6 @@ def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | No
 
 def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool) -> None:
     """Write a text, its facts, and an empty field for its fix, without names and secrets. Raises DevkitError."""
-    import json
 
     from devkit.cli.facts import ReadOptions, read_this_machine
     from devkit.cli.output import format_json

@@ -35,16 +35,21 @@ from devkit.export.job_settings import (
 )
 from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_target
 from devkit.facts.settings import SettingInfo, describe_settings, format_flag
+from devkit.probe.documents import parse_toml
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
-from devkit.render.devkit_toml import DEVKIT_TOML
+from devkit.render.container.settings import slugify
+from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file, resolve_inside
+from devkit.render.toml_tables import parse_assignments, set_toml_values
+from devkit.solver.plan import Plan
 from devkit.text import format_bytes, format_count
+from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
 if TYPE_CHECKING:
     from devkit.export.task_builder import ExportedProject, TaskAndEstimate
     from devkit.render.changes import FileChange
     from devkit.render.devkit_lock import DevkitLock
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Plan
 
 SCHEMA = "devkit.export/1"
 _HUB_DATA = re.compile(r"[A-Za-z0-9][\w-]*/[\w-]+", re.ASCII)
@@ -151,7 +156,6 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.pass_context
     def command(ctx: click.Context, /, *, directory: Path, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
         from devkit.render.changes import is_unfinished
-        from devkit.render.toml_tables import parse_assignments
 
         if not (flags["check"] or flags["dry_run"]):
             ctx.with_resource(hold_project(directory))
@@ -292,13 +296,9 @@ def plan_export(
         force: true to write a job that does not fit, and to replace files with edits.
     """
     from devkit.export.task_builder import build_task
-    from devkit.probe.documents import parse_toml
     from devkit.render.changes import RefusalTexts, compute_change, compute_changes
     from devkit.render.devkit_lock import parse_locked_plan, read_project_lock, render_lock
-    from devkit.render.devkit_toml import ProjectSettings
-    from devkit.render.files import Artifact, read_file
     from devkit.render.project import PathOptions, open_project
-    from devkit.render.toml_tables import set_toml_values
 
     project = open_project(directory, ProjectSettings(), PathOptions())
     root, lock = project.root, read_project_lock(project.root)
@@ -356,14 +356,13 @@ def plan_export(
     )
 
 
-def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettings) -> "ExportedProject":
+def load_exported_project(project: "DevkitProject", plan: Plan, job: JobSettings) -> "ExportedProject":
     """Load what of the project the exporters need: settings of the run, model and sizes, as far as they are here.
 
     Raises DevkitError for settings of the run that are missing or wrong.
     """
     from devkit.export.task_builder import ExportedProject
     from devkit.render.project import build_container_settings
-    from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
     if job.command or not job.settings:
         return ExportedProject(build_container_settings(project), plan, finetune=None, config=None)
@@ -423,8 +422,6 @@ def _require_settings(
     document: Mapping[str, Any],
 ) -> None:
     """Raise DevkitError that names everything that a job lacks, with the commands that end in the export."""
-    from devkit.render.container.settings import slugify
-    from devkit.render.files import DEVCONTAINER_FOLDER
 
     missing, steps, words = [], [], ["devkit", "export", target.name]
     if not lock.files or lock.target:
@@ -461,7 +458,6 @@ def _find_of_another_target(document: Mapping[str, Any], name: str) -> str:
 def _find_folder(project: "DevkitProject", target: ExportTarget, settings: ExportSettings, output: Path | None) -> Path:
     """Return the folder of the target's files: --output, relative to here, else that of devkit.toml."""
     from devkit.render.devkit_lock import read_project_lock
-    from devkit.render.files import resolve_inside
 
     default = settings.output or f"{DEPLOY_FOLDER}/{target.name}"
     if output is None:

@@ -6,15 +6,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from devkit.cli.command import Command, PathType, collect_setting_flags, setting_options
 from devkit.cli.output import print_next
+from devkit.cli.runtime import is_drawn
 from devkit.errors import DevkitError
 from devkit.facts.settings import describe_settings, format_flag
 from devkit.text import join_words
+from devkit.workload.finetune.events import Listener, ProgressPrinter, require_trackers
 from devkit.workload.finetune.process import (
     ReportedElsewhere,
     StoppedBySignal,
@@ -26,10 +28,7 @@ from devkit.workload.finetune.run_folder import check_inputs
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 from devkit.workload.interpreter import continue_in_project
 from devkit.workload.launch import write_exit_code
-
-if TYPE_CHECKING:
-    from devkit.workload.finetune.events import Listener
-
+from devkit.workload.proof.standalone import reserve_stdout
 
 _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings).items() if not info.has_flag]
 
@@ -87,7 +86,6 @@ def finetune(
 
     devkit chooses the other settings for this machine, with reasons. The same command resumes a stopped run.
     """
-    from devkit.workload.finetune.events import require_trackers
 
     with _exit_code_written(ctx), raise_on_signal():
         settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
@@ -127,12 +125,9 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
 @contextmanager
 def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
     """Print the events. With JSON, output of libraries goes to standard error."""
-    from devkit.workload.proof.standalone import reserve_stdout
 
     if not as_json:
-        from devkit.cli.runtime import is_drawn
         from devkit.cli.terminal import draw_bar
-        from devkit.workload.finetune.events import ProgressPrinter
 
         has_bars = is_drawn(sys.stderr) and "NO_COLOR" not in os.environ
         progress = ProgressPrinter(draw=draw_bar if has_bars else None, has_reasons=has_reasons)

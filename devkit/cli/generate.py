@@ -14,13 +14,20 @@ from devkit.cli.output import dump_json
 from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.files import BaseQuantization
-from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, validate_decoding
+from devkit.workload.generation.settings import (
+    DecodingSettings,
+    GenerateSettings,
+    Prompt,
+    find_generation_files,
+    read_prompts,
+    require_prompt_text,
+    validate_decoding,
+)
 from devkit.workload.interpreter import continue_in_project
 
 if TYPE_CHECKING:
     from devkit.workload.generation.decoding import Completion
     from devkit.workload.generation.program import GenerationSession
-    from devkit.workload.generation.settings import Prompt
 
 SCHEMA = "devkit.generate/1"
 MAX_PROMPT_CHARACTERS = 16 << 20
@@ -134,7 +141,6 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
 
 def _merge(settings: GenerateSettings, folder: Path) -> None:
     from devkit.workload.finetune.process import configure_libraries
-    from devkit.workload.generation.settings import find_generation_files
 
     files = find_generation_files(settings)
     # Before the libraries are imported, which print much on the way.
@@ -174,8 +180,7 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
         _print_note(f"{speed['tokens']} tokens in {speed['seconds']:.1f} s: {speed['tokens_per_s']:g} tokens/s")
 
 
-def _read_prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
-    from devkit.workload.generation.settings import Prompt, read_prompts, require_prompt_text
+def _read_prompts(given: dict[str, Any]) -> tuple[Prompt, ...]:
 
     if given["file"] is not None:
         return read_prompts(given["file"])
@@ -192,7 +197,6 @@ def _read_prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
 
 def _open_session(settings: GenerateSettings) -> "GenerationSession":
     from devkit.workload.finetune.process import configure_libraries
-    from devkit.workload.generation.settings import find_generation_files
 
     # Before torch is imported: errors in the files show within a second.
     files = find_generation_files(settings)
@@ -202,7 +206,7 @@ def _open_session(settings: GenerateSettings) -> "GenerationSession":
     return GenerationSession(resolve_model(files))
 
 
-def _serialize_answer(prompt: "Prompt", answer: "Completion") -> dict[str, Any]:
+def _serialize_answer(prompt: Prompt, answer: "Completion") -> dict[str, Any]:
     return {
         **prompt.to_document(),
         "answer": answer.text,

@@ -29,6 +29,7 @@ from devkit.cli.changes import (
     require_expected,
     require_plan,
     select_changed,
+    write_feature,
 )
 from devkit.cli.command import Command, PathType
 from devkit.cli.existing_container import adopt_existing_container, list_compose_offers
@@ -48,17 +49,16 @@ from devkit.cli.runtime import hold_project
 from devkit.compat.specifiers import canonicalize_name, satisfies
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import SETTINGS_FILE, Resolved
+from devkit.facts.dependencies import SETTINGS_FILE, Dependencies, ImportedPackage, PackageRequirement, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
 from devkit.render.devkit_toml import REMOVED_SETTINGS
 from devkit.solver.output import serialize_dependencies
+from devkit.solver.plan import Conflict, Plan, Request
 from devkit.text import format_count, join_some, join_words
 
 if TYPE_CHECKING:
-    from devkit.facts.dependencies import Dependencies, ImportedPackage, PackageRequirement
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Conflict, Plan, Request
 
 SCHEMA = "devkit.init/1"
 
@@ -152,8 +152,6 @@ def init(
     from devkit.render.project import compute_project_changes, open_project
 
     if as_feature:
-        from devkit.cli.changes import write_feature
-
         write_feature(ctx, directory, is_dry_run=dry_run, force=force, as_json=as_json)
     options.refuse_contradiction()
     is_new = not directory.exists()
@@ -266,7 +264,7 @@ def add_imports(
     return project.with_packages(map(_format_requirement, known)), found
 
 
-def confirm_popular(project: "DevkitProject", modules: "Iterable[str]") -> dict[str, str]:
+def confirm_popular(project: "DevkitProject", modules: Iterable[str]) -> dict[str, str]:
     """Return those of the modules that one of the most downloaded packages has, with all that the programs use of them."""
     from devkit.probe.project.reader import confirm_packages
 
@@ -277,14 +275,13 @@ def confirm_popular(project: "DevkitProject", modules: "Iterable[str]") -> dict[
 def plan_with_imports(
     project: "DevkitProject",
     add: "Callable[..., tuple[DevkitProject, tuple[ImportedPackage, ...]]]",
-    plan: "Callable[..., Plan | Conflict]",
+    plan: Callable[..., Plan | Conflict],
     without: "DevkitProject | None",
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...], Plan | Conflict]":
     """Plan a project with what its programs import, but for what a conflict names; return both, and all that they import.
 
     `without` is a project before the choices for work on it, which count unless they do not fit; None without such.
     """
-    from devkit.solver.plan import Conflict
 
     added, imports = add(project, is_for_work=without is not None)
     while isinstance(planned := plan(added.dependencies, added.root, added.settings, is_last=False), Conflict):
@@ -312,9 +309,8 @@ def plan_with_imports(
     return added, imports, planned
 
 
-def repair_by_proof(project: "DevkitProject", plan: "Plan", request: "Request") -> "tuple[DevkitProject, Plan]":
+def repair_by_proof(project: "DevkitProject", plan: Plan, request: Request) -> "tuple[DevkitProject, Plan]":
     """Try the plan; return the project with what helped and with what the proof says, and its plan."""
-    from devkit.solver.plan import Conflict
 
     tried = try_plan(project, plan)
     repaired = project.with_packages(tried.added)
@@ -344,9 +340,9 @@ def choose_for_development(project: "DevkitProject") -> "DevkitProject":
 
 def add_certain(
     project: "DevkitProject",
-    plan: "Plan",
-    request: "Request",
-    imports: "tuple[ImportedPackage, ...]",
+    plan: Plan,
+    request: Request,
+    imports: tuple[ImportedPackage, ...],
     *,
     no_resolve: bool,
 ) -> "tuple[DevkitProject, Plan, list[ImportedPackage]]":
@@ -383,16 +379,15 @@ def add_certain(
     return project, plan, needs
 
 
-def _is_decoder(package: "ImportedPackage") -> bool:
+def _is_decoder(package: ImportedPackage) -> bool:
     """Return whether it is what torchaudio reads files with since 2.9."""
     return package.module == "torchaudio" != package.name
 
 
 def _add_if_fits(
-    project: "DevkitProject", plan: "Plan", found: "list[ImportedPackage]", *, request: "Request", no_resolve: bool
+    project: "DevkitProject", plan: Plan, found: list[ImportedPackage], *, request: Request, no_resolve: bool
 ) -> "tuple[DevkitProject, Plan] | None":
     """Return the project with these packages, and its plan; None if it has them already, or no plan of the same day does."""
-    from devkit.solver.plan import Conflict
 
     more = project.with_packages(map(_format_requirement, found))
     if more.settings.packages == project.settings.packages:
@@ -405,12 +400,11 @@ def _add_if_fits(
     return more.for_plan(planned), planned
 
 
-def find_package_needs(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
+def find_package_needs(project: "DevkitProject", plan: Plan) -> list[ImportedPackage]:
     """Find what the guide's programs import at once, and the packages that programs use, and nothing in the plan provides.
 
     Only known names count, of the most downloaded packages too. Where the guide installs a package with the same module, it is that one.
     """
-    from devkit.facts.dependencies import ImportedPackage
     from devkit.probe.dependencies.imports import is_among
     from devkit.probe.project.reader import read_local_guide
 
@@ -429,7 +423,7 @@ def find_package_needs(project: "DevkitProject", plan: "Plan") -> "list[Imported
     ]
 
 
-def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[ImportedPackage, ...]":
+def find_missing_imports(project: "DevkitProject", plan: Plan) -> tuple[ImportedPackage, ...]:
     """Find what a project with dependency files imports and uv's resolution lacks; nothing where that is not known.
 
     What conda installs is not in that resolution. What no distribution is known for is mostly a module of the project's.
@@ -456,7 +450,7 @@ def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[Impor
     )
 
 
-def find_guide_packages(project: "DevkitProject", plan: "Plan") -> "tuple[PackageRequirement, ...]":
+def find_guide_packages(project: "DevkitProject", plan: Plan) -> tuple[PackageRequirement, ...]:
     """Find what the project's guide has its reader install and the image will not have, as far as that is known."""
     from devkit.probe.project.reader import read_local_guide
 
@@ -469,13 +463,13 @@ def find_guide_packages(project: "DevkitProject", plan: "Plan") -> "tuple[Packag
     return tuple(need for need in found if need.name not in present and not need.name.endswith("-windows"))
 
 
-def _format_requirement(package: "ImportedPackage") -> str:
+def _format_requirement(package: ImportedPackage) -> str:
     if package.guide:
         return package.guide.text
     return f"{package.name}{load_tables().imports.limits().get(package.name, '')}"
 
 
-def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
+def print_imports(found: tuple[ImportedPackage, ...]) -> None:
     """Print packages that are imported but not installed, with the flag or the setting that installs them."""
     for is_known, how in (
         (True, "--add-imports installs them and records them in devkit.toml"),
@@ -490,7 +484,7 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
             print_wrapped(f"imported but not listed in any file: {join_some(of_kind)}; {how}")
 
 
-def offer_unknown(project: "DevkitProject", found: "tuple[ImportedPackage, ...]") -> None:
+def offer_unknown(project: "DevkitProject", found: tuple[ImportedPackage, ...]) -> None:
     """Print the command that adds packages of which only the index knows, by the names of the modules; none is installed unasked."""
     from devkit.probe.project.reader import confirm_packages
 
@@ -503,7 +497,7 @@ def offer_unknown(project: "DevkitProject", found: "tuple[ImportedPackage, ...]"
         click.echo(f"  {shlex.join(['devkit', 'init', '--set', setting])}")
 
 
-def print_added_packages(before: "DevkitProject", project: "DevkitProject", needs: "list[ImportedPackage]") -> None:
+def print_added_packages(before: "DevkitProject", project: "DevkitProject", needs: list[ImportedPackage]) -> None:
     """Print the packages that were added to devkit.toml, and who names or imports them; `needs` are those of other packages."""
     from devkit.probe.project.reader import read_local_guide
 
@@ -518,7 +512,7 @@ def print_added_packages(before: "DevkitProject", project: "DevkitProject", need
     )
 
 
-def print_guide(found: "tuple[PackageRequirement, ...]") -> None:
+def print_guide(found: tuple[PackageRequirement, ...]) -> None:
     """Print what the guide installs and the image will not have."""
     if found:
         named = join_some([f"{need.name}{need.specifier} ({need.origin})" for need in found])
@@ -528,7 +522,7 @@ def print_guide(found: "tuple[PackageRequirement, ...]") -> None:
 # What `devkit init` read of a project, what the image gets, and the flags that choose something else.
 
 
-def print_summary(plan: "Plan", dependencies: "Dependencies", before: "Dependencies") -> None:
+def print_summary(plan: Plan, dependencies: Dependencies, before: Dependencies) -> None:
     """Print the files that count, the packages that they lead to, and how to choose others.
 
     `before` are the dependencies without what this command adds to devkit.toml.
@@ -547,7 +541,7 @@ def print_summary(plan: "Plan", dependencies: "Dependencies", before: "Dependenc
     print_wrapped(f"installs: {join_words(_list_installed(plan, dependencies))}; {versions}")
 
 
-def _list_installed(plan: "Plan", dependencies: "Dependencies") -> Iterator[str]:
+def _list_installed(plan: Plan, dependencies: Dependencies) -> Iterator[str]:
     yield from (f"{name} {version}" for name, version in plan.packages)
     if dependencies.is_locked:
         yield f"the packages in {dependencies.lock}"
@@ -560,7 +554,7 @@ def _list_installed(plan: "Plan", dependencies: "Dependencies") -> Iterator[str]
 
 
 def format_next_step(
-    root: Path, dependencies: "Dependencies", imports: "Sequence[ImportedPackage]", written: "Sequence[str]"
+    root: Path, dependencies: Dependencies, imports: Sequence[ImportedPackage], written: Sequence[str]
 ) -> str:
     """Format what to do with the files that were written, and the choices that this project leaves open."""
     available = dependencies.available

@@ -31,10 +31,13 @@ from pydantic import BaseModel, Field
 from devkit import api
 from devkit.cli import devkit
 from devkit.cli.documents import build_document_schema
+from devkit.doctor.registry import BY_CODE
 from devkit.errors import DevkitError, ExitCode
 from devkit.facts.model import Facts
 from devkit.facts.secrets import redact_tokens
+from devkit.probe.host import LocalHost
 from devkit.release import __version__
+from devkit.render.changes import write_changes
 from devkit.render.files import DEVCONTAINER_FOLDER
 
 MAX_REQUEST_BYTES = 1 << 20
@@ -168,9 +171,7 @@ class Tools:
 
     def _examine(self, folder: Path) -> api.Diagnosis:
         """Judge a project of this machine on the machine that the server answers for."""
-        from devkit.doctor.registry import BY_CODE
         from devkit.probe.gather import gather_facts
-        from devkit.probe.host import LocalHost
 
         facts = self.facts
         if facts is not None:
@@ -217,7 +218,6 @@ class Tools:
 
     def propose_fix(self) -> Answer:
         """Show what `devkit doctor --fix` would change in the project's files, as a diff. Writes nothing."""
-        from devkit.render.changes import write_changes
         from devkit.render.repair import compute_project_changes
 
         changes, refused = compute_project_changes(self._examine(self.project).report, self.project)

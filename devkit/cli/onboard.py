@@ -12,6 +12,7 @@ import click
 
 from devkit.cli.dev_container import directory_argument, find_project_container, start
 from devkit.cli.output import print_next
+from devkit.cli.terminal import show_status
 from devkit.errors import DevkitError, ExitCode
 from devkit.release import __version__
 
@@ -72,7 +73,6 @@ def onboard(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
 def _examine(directory: Path) -> "list[Need]":
     """Return what this machine lacks, and show it."""
     from devkit.cli.facts import ReadOptions, read_this_machine
-    from devkit.cli.terminal import show_status
     from devkit.devcontainer.onboarding import list_needs
     from devkit.doctor.registry import CHECKS
     from devkit.doctor.report.report import build_report
@@ -129,7 +129,6 @@ def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
 
 def _prove(entry: "Entry") -> tuple[str, str]:
     """Train a tiny model in the dev container. Returns the status and the conclusion."""
-    from devkit.cli.terminal import show_status
     from devkit.verify.process import run_streaming
 
     with show_status("verify: train a tiny model in the dev container"):

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +75,6 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
         case "line":
             return f"{report.line}\n"
         case "prometheus":
-            from datetime import datetime
-
             from devkit.doctor.report.metrics import format_metrics
 
             try:

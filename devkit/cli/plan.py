@@ -25,7 +25,13 @@ from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
 from devkit.facts.values import Unknown
 from devkit.render import project_plan
 from devkit.render.project_plan import read_project_settings
-from devkit.solver.output import format_answer, serialize_answer, serialize_dependencies
+from devkit.solver.output import (
+    format_answer,
+    format_requirements,
+    list_install_words,
+    serialize_answer,
+    serialize_dependencies,
+)
 from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.project import add_project_constraints, list_choices, select_torch_build, validate_choice
 from devkit.text import wrap_text
@@ -144,7 +150,6 @@ def plan(
 
 def _print_requirements(plan: Plan) -> int:
     """Print the packages of a plan as a requirements file."""
-    from devkit.solver.output import format_requirements
 
     plan.require_torch("--pip")
     click.echo(format_requirements(plan))
@@ -173,7 +178,6 @@ def find_target_python(*, runs: bool) -> "WorkloadPython | None":
 def install_plan(plan: Plan, python: "WorkloadPython | None", *, runs: bool) -> int:
     """Print the uv or pip command that installs the plan, and run it in that Python. Returns the exit code."""
     from devkit.probe.uv_resolver import find_uv
-    from devkit.solver.output import list_install_words
 
     uv = find_uv()
     words = list_install_words(plan, with_uv=bool(uv))

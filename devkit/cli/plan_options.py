@@ -12,13 +12,12 @@ from devkit.cli.command import Decorator, PathType, complete_gpus, group_options
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
-from devkit.solver.plan import Request
+from devkit.solver.plan import Conflict, Machine, Plan, Request
 from devkit.text import join_words
 
 if TYPE_CHECKING:
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.project import DevkitProject, PathOptions
-    from devkit.solver.plan import Conflict, Machine, Plan
 
 
 _MACHINE_FIELDS = ("driver", "gpus", "machine", "platform", "glibc")
@@ -293,7 +292,7 @@ def build_options_from_settings(settings: "ProjectSettings", facts: tuple[str, .
 
 
 def build_project_request(
-    project: "DevkitProject", *, facts: tuple[str, ...] = (), machines: "tuple[Machine, ...]" = ()
+    project: "DevkitProject", *, facts: tuple[str, ...] = (), machines: tuple[Machine, ...] = ()
 ) -> Request:
     """Build the request of a project. Raises DevkitError for input that cannot be a request.
 
@@ -307,7 +306,7 @@ def build_project_request(
     return build_request_from_options(options)
 
 
-def solve_request(request: Request, dependencies: Dependencies = NO_DEPENDENCIES) -> "Plan | Conflict":
+def solve_request(request: Request, dependencies: Dependencies = NO_DEPENDENCIES) -> Plan | Conflict:
     """Solve the request by the version tables, for a project with these dependencies."""
     from devkit.compat.version_tables import load_tables
     from devkit.solver.solve import solve_project

@@ -1,23 +1,22 @@
 """How sure a plan is: what was resolved, what is built from source, and whether the wheels hold what programs import."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from packaging.version import Version
+
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import TORCH_FAMILY, Resolved
+from devkit.facts.dependencies import TORCH_FAMILY, Dependencies, Resolved
 from devkit.facts.values import Unknown
-from devkit.solver.plan import CompileMode
+from devkit.solver.plan import CompileMode, Plan
 from devkit.text import format_count, join_some, join_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from devkit.facts.dependencies import Dependencies
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Plan
     from devkit.verify.plan_proof import PlanProof
 
 MAX_LACKING = 2
@@ -25,7 +24,7 @@ MAX_LACKING = 2
 _OF_TORCH = ("torchgen", "functorch", "triton", "nvidia")
 
 
-def try_plan(project: "DevkitProject", plan: "Plan") -> "PlanProof":
+def try_plan(project: "DevkitProject", plan: Plan) -> "PlanProof":
     """Try the plan in a throw-away environment, which is removed whatever ends this process."""
     from devkit.cli.terminal import StepPrinter
     from devkit.verify.plan_proof import prove_plan
@@ -35,7 +34,7 @@ def try_plan(project: "DevkitProject", plan: "Plan") -> "PlanProof":
         return prove_plan(project.root, project.dependencies, plan, project.settings.command, progress)
 
 
-def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> str:
+def describe_proof(root: Path, dependencies: Dependencies, plan: Plan) -> str:
     """Describe in one line how far the plan is proven. Reads the file lists of wheels on the index, each once."""
     found = plan.resolution
     if isinstance(found, Unknown):
@@ -59,7 +58,7 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
     return "; ".join((f"resolved{unmet}", *says, *_list_imports(root, dependencies, plan, found)))
 
 
-def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved) -> list[str]:
+def _list_imports(root: Path, dependencies: Dependencies, plan: Plan, found: Resolved) -> list[str]:
     """List the imports that no resolved wheel provides, or say that there are none, or that this was not checked."""
     from devkit.probe.dependencies.imports import find_python_2, find_syntax_error, read_programs
     from devkit.probe.host import LocalHost
@@ -94,11 +93,8 @@ def _list_imports(root: Path, dependencies: "Dependencies", plan: "Plan", found:
     return says if missing else [*says, all_found]
 
 
-def _list_lacking(
-    programs: "list[tuple[str, str]]", found: Resolved, modules: "Mapping[str, frozenset[str]]"
-) -> list[str]:
+def _list_lacking(programs: list[tuple[str, str]], found: Resolved, modules: Mapping[str, frozenset[str]]) -> list[str]:
     """List the resolved packages that lack names which programs use, as a release after the one they were written for does."""
-    from packaging.version import Version
 
     from devkit.probe.dependencies.imports import list_uses
     from devkit.probe.release_names import Wheel, list_lacking
@@ -144,7 +140,7 @@ class Unprovided(NamedTuple):
     modules: "Mapping[str, frozenset[str]]"
 
 
-def find_unprovided(root: Path, dependencies: "Dependencies", plan: "Plan", found: Resolved) -> Unprovided:
+def find_unprovided(root: Path, dependencies: Dependencies, plan: Plan, found: Resolved) -> Unprovided:
     """Find what no resolved wheel provides of the imports of a project, and of those of the packages that it imports."""
     from devkit.probe.dependencies.imports import find_unprovided_imports, list_dotted_imports, read_programs
     from devkit.probe.host import LocalHost

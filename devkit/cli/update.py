@@ -1,8 +1,9 @@
 """`devkit update`: solve again for the machines of devkit.lock, and merge the result with the user's edits."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,16 +31,12 @@ from devkit.cli.plan_options import allow_index_option, build_project_request
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError, ExitCode
 from devkit.facts.dependencies import Resolved
-from devkit.solver.plan import SYSTEM_PACKAGE
+from devkit.solver.plan import SYSTEM_PACKAGE, Plan
 from devkit.text import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
     from devkit.render.changes import FileChange
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Plan
 
 SCHEMA = "devkit.update/1"
 
@@ -107,7 +104,7 @@ def update(
     ctx.exit(ExitCode.ANSWER_IS_NO if has_conflicts or (check and select_changed(changes)) else ExitCode.DONE)
 
 
-def list_version_changes(document: "Mapping[str, Any]", plan: "Plan") -> "Iterator[str]":
+def list_version_changes(document: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """List each version that differs from that of devkit.lock, with its reason."""
     from devkit.render.devkit_lock import parse_locked_plan
 
@@ -137,7 +134,7 @@ def list_version_changes(document: "Mapping[str, Any]", plan: "Plan") -> "Iterat
 
 
 def _renew_locks(
-    project: "DevkitProject", plan: "Plan", locking: LockOptions, options: WriteOptions, *, is_check: bool
+    project: "DevkitProject", plan: Plan, locking: LockOptions, options: WriteOptions, *, is_check: bool
 ) -> "DevkitProject":
     """Return the project with the locks that options call for, or that this plan makes necessary.
 
@@ -161,9 +158,7 @@ def _renew_locks(
     raise click.exceptions.Exit(ExitCode.ANSWER_IS_NO if is_check else ExitCode.DONE)
 
 
-def _print_end(
-    project: "DevkitProject", plan: "Plan", changes: "tuple[FileChange, ...]", options: WriteOptions
-) -> None:
+def _print_end(project: "DevkitProject", plan: Plan, changes: "tuple[FileChange, ...]", options: WriteOptions) -> None:
     changed = select_changed(changes)
     if options.as_json:
         verdict = "unchanged" if not changed else "would-write" if options.is_dry_run else "written"

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder
 from devkit.render.devkit_lock import LOCK_PATH, compute_blob_id, find_version, keep_versions, parse_lock
-from devkit.render.diffs import format_unified_diff, has_conflict_markers, merge_file
+from devkit.render.diffs import MergeConflict, format_unified_diff, has_conflict_markers, merge_file
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
     JOURNAL_PATH,
@@ -35,9 +34,6 @@ from devkit.render.files import (
     resolve_inside,
 )
 from devkit.render.text_edits import IGNORE_FILES, merge_ignore_file
-
-if TYPE_CHECKING:
-    from devkit.render.diffs import MergeConflict
 
 _DEFAULT_MODE = 0o644
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from devkit.compat.version_tables import RowConfidence
+from devkit.compat.version_tables import RowConfidence, load_tables
 from devkit.facts.dependencies import Dependencies, RequirementSources, Resolved
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan, Reason, Request
@@ -69,7 +69,6 @@ def _prepare(
     stack: ExitStack,
 ) -> Callable[..., Plan | Conflict]:
     """Return what plans with these dependencies, again without asking uv again; `stack` ends its resolver."""
-    from devkit.compat.version_tables import load_tables
     from devkit.solver.stated import plan_stated
 
     as_of = request.as_of
@@ -127,7 +126,6 @@ def date_request(request: Request, dependencies: Dependencies, root: Path) -> Re
     is_open = dependencies.asks_for_packages and not dependencies.is_locked
     if request.as_of or not is_open or os.access(root / "devkit.toml", os.F_OK):
         return request
-    from devkit.compat.version_tables import load_tables
     from devkit.probe.project.reader import read_last_change
     from devkit.solver.resolution import is_old
 

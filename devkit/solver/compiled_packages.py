@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from packaging.version import InvalidVersion, Version
+
 from devkit.compat.specifiers import satisfies, split_requirement
 from devkit.compat.version_tables import CompiledPackage as PackageRow
 from devkit.compat.version_tables import PrebuiltWheel, RowConfidence
@@ -262,7 +264,6 @@ def _serves(wheel: PrebuiltWheel, plan: Plan, *, glibc: Release | None) -> bool:
 
 def _is_covered(version: str, newest: str) -> bool:
     """Return whether what is known of the releases up to `newest` holds for this one; "" is one that is not known."""
-    from packaging.version import InvalidVersion, Version
 
     try:
         return not version or not newest or Version(version) <= Version(newest)

@@ -36,6 +36,7 @@ from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE, flush_to_disk
 from devkit.workload.finetune.run_folder import LEFTOVER, SettingValue, to_setting_value
 from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.models import get_peft_model_state_dict
 
 MIN_KEPT = 2
 """One checkpoint is not enough: the newest may turn out to be damaged when it is needed."""
@@ -464,8 +465,6 @@ def _hash_content(content: dict[str, Any]) -> str:
 def get_trained_weights(model: Any) -> dict[str, torch.Tensor]:  # noqa: ANN401 - of peft or transformers
     """Return the trained tensors by their names in peft's and transformers' files; the live ones, not copies."""
     if hasattr(model, "peft_config"):
-        from devkit.workload.models import get_peft_model_state_dict
-
         return dict(get_peft_model_state_dict(model, save_embedding_layers=False))
     return dict(model.named_parameters())
 

@@ -3,6 +3,7 @@
 Importable without torch: a wrong path costs a second, not the twenty of torch's import.
 """
 
+import ast
 import contextlib
 import importlib.util
 import json
@@ -319,7 +320,6 @@ def check_inputs(settings: FinetuneSettings, *, reading_s: float = READING_S) ->
 
 def require_reward_function(reward: str) -> tuple[Path, str]:
     """Return file and name of FILE.py:FUNCTION, which is parsed and not run. Raises DevkitError."""
-    import ast
 
     file, _, name = reward.rpartition(":")
     path, hint = Path(file).expanduser(), "Give --reward FILE.py:FUNCTION, a function in your own file."
