@@ -27,7 +27,7 @@ from ruamel.yaml.error import YAMLError
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import record, versions
-from devkit.facts.store import format_facts
+from devkit.facts.model import format_facts
 from tests.hosts import facts_of
 
 NAME, SEED, MUTANTS, MACHINE = "assistant_client", 35, 10, "ubuntu-4090-ok"

@@ -26,8 +26,8 @@ from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
 from devkit.estimate.memory import MemoryEstimate
-from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import InferenceSettings, Objective, TrainingSettings
+from devkit.estimate.shape import find_model
 from devkit.estimate.training import estimate_training
 
 CLOSED_GOAL, TRACED_GOAL = 0.06, 0.03

@@ -20,7 +20,6 @@ from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
 from devkit.estimate.memory import MemoryEstimate
-from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     Attention,
     CacheKind,
@@ -33,6 +32,7 @@ from devkit.estimate.settings import (
     Stack,
     TrainingSettings,
 )
+from devkit.estimate.shape import find_model
 from devkit.estimate.training import estimate_training
 
 GOAL = 0.05

@@ -256,7 +256,7 @@ def kill_training(scratch: Path, *, world: int, limit: int) -> dict[str, Any]:
 def bundle() -> int:
     """Build a bundle in the working folder, with a program in docker's place."""
     from devkit.verify.bundle import BundleBuilder, build_bundle, discard_unfinished, prepare_partial_folder
-    from devkit.verify.engine import WorkingEngine
+    from devkit.verify.dev_container import WorkingEngine
     from tests.doctor.machines import healthy
     from tests.verify.test_bundle import BUNDLE, PROGRAM
 

@@ -312,10 +312,10 @@ def estimate_memory(
     Raises DevkitError for an unknown model, GPU or setting.
     """
     from devkit.estimate.config import build_model_shape
-    from devkit.estimate.gpus import find_gpu_spec, group_gpus
-    from devkit.estimate.model_catalog import find_closest_models, find_model
+    from devkit.estimate.memory import find_gpu_spec, group_gpus
     from devkit.estimate.report import build_estimate_report
     from devkit.estimate.settings import InferenceSettings, TrainingSettings, decode_settings
+    from devkit.estimate.shape import find_closest_models, find_model
 
     config, name = (model, "your model") if isinstance(model, Mapping) else (None, model)
     if config is None:

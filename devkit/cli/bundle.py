@@ -67,7 +67,7 @@ def bundle(
 def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force: bool) -> dict[str, Any]:
     from devkit.probe.host import LocalHost
     from devkit.verify.bundle import BundleBuilder, build_bundle, discard_unfinished, prepare_partial_folder
-    from devkit.verify.engine import require_engine
+    from devkit.verify.dev_container import require_engine
     from devkit.verify.process import interrupt_on_termination
 
     netrc = _find_netrc(project)

@@ -161,7 +161,7 @@ def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 def complete_models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a model that estimates know."""
-    from devkit.estimate.model_catalog import list_models
+    from devkit.estimate.shape import list_models
 
     return [model.id for model in list_models() if incomplete.lower() in model.id.lower()]
 

@@ -39,7 +39,7 @@ from devkit.reading import MAX_DOCUMENT_BYTES, read_json_object
 from devkit.text import escape_text, find_similar, suggest
 
 if TYPE_CHECKING:
-    from devkit.estimate.gpus import GpuSpec
+    from devkit.estimate.memory import GpuSpec
     from devkit.facts.gpu import Gpu
 
 EstimateOptions = Mapping[str, Any]
@@ -363,7 +363,7 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
         file = path / "config.json" if path.is_dir() else path
         config = read_json_object(file, MAX_DOCUMENT_BYTES, "Specify a model's config.json, or its folder.")
         return config, file.resolve().parent.name if file.name == "config.json" else file.stem
-    from devkit.estimate.model_catalog import find_model
+    from devkit.estimate.shape import find_model
 
     known = find_model(model)
     return (known.config, known.id) if known else _download_config(model)
@@ -371,7 +371,7 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
 
 def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     """Download the config.json of a hub repository, and nothing else of it."""
-    from devkit.estimate.model_catalog import find_closest_models, list_models
+    from devkit.estimate.shape import find_closest_models, list_models
 
     close = find_closest_models(model)
     known = suggest(close, f"{len(list_models())} models are known, such as llama-3.1-8b.")
@@ -391,7 +391,7 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
 
 def _find_gpus(names: tuple[str, ...], facts_files: tuple[Path, ...]) -> "tuple[GpuSpec, ...]":
     """Return the GPUs to judge: those named and those of saved machines, else those of this machine."""
-    from devkit.estimate.gpus import find_gpu_spec, group_gpus
+    from devkit.estimate.memory import find_gpu_spec, group_gpus
 
     named = tuple(find_gpu_spec(name) for name in names)
     if not facts_files:

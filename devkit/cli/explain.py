@@ -170,8 +170,8 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
 
     from devkit.cli.facts import ReadOptions, read_this_machine
     from devkit.cli.output import format_json
+    from devkit.facts.model import format_facts
     from devkit.facts.secrets import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
-    from devkit.facts.store import format_facts
     from devkit.probe.saved_facts import load_saved_facts
 
     redaction, facts = Redaction(()), None

@@ -395,7 +395,7 @@ def load_exported_project(project: "DevkitProject", plan: Plan, job: JobSettings
 
 def _read_model_config(folder: Path, model: str) -> Mapping[str, Any] | None:
     """Return the model's config.json, from its folder or the catalog; None where neither has it. No network."""
-    from devkit.estimate.model_catalog import find_model
+    from devkit.estimate.shape import find_model
 
     try:
         config: Mapping[str, Any] = json.loads(read_bounded(folder / "config.json", MAX_DOCUMENT_BYTES))

@@ -33,6 +33,7 @@ from devkit.cli import devkit
 from devkit.cli.documents import build_document_schema
 from devkit.doctor.registry import BY_CODE
 from devkit.errors import DevkitError, ExitCode
+from devkit.estimate.shape import find_model
 from devkit.facts.model import Facts
 from devkit.facts.secrets import redact_tokens
 from devkit.probe.host import LocalHost
@@ -197,7 +198,6 @@ class Tools:
         self, model: Annotated[str, Field(description="A known name, such as llama-3.1-8b.")], **given: Any
     ) -> Answer:
         """Estimate the GPU memory of fine-tuning or inference, and say on which GPUs it fits, the machine's included."""
-        from devkit.estimate.model_catalog import find_model
 
         if find_model(model) is None:  # the command would read a file or ask the hub
             api.estimate_memory(model)

@@ -144,8 +144,8 @@ def write_output(text: str, options: OutputOptions) -> None:
 
 def write_facts(facts: "Facts", path: Path) -> None:
     """Write the facts without names and secrets, and say so on standard error. Raises DevkitError."""
+    from devkit.facts.model import format_facts
     from devkit.facts.secrets import redact_facts
-    from devkit.facts.store import format_facts
 
     _write_file(format_facts(redact_facts(facts)), path)
     click.echo(f"Facts saved to {path}.", err=True)

@@ -135,7 +135,7 @@ def find_client(host: Host, container: DevContainer) -> EngineClient:
             f"no container engine answers at {url}: {said}", f"ssh must not prompt: ssh {url} docker version"
         )
     # Only where something is wrong: what explains it takes longer to import than a command to run.
-    from devkit.verify.engine import explain_hanging_engine, require_engine
+    from devkit.verify.dev_container import explain_hanging_engine, require_engine
 
     if done.code == TIMED_OUT:
         raise explain_hanging_engine(host, ANSWER_DEADLINE_S)

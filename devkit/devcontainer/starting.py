@@ -19,8 +19,7 @@ from devkit.devcontainer.engine import ContainerState, EngineClient, Entry, Fail
 from devkit.errors import DevkitError
 from devkit.probe.attempts import find_error_lines
 from devkit.text import format_count, to_one_line
-from devkit.verify.dev_container import LIFECYCLE_COMMANDS, list_commands
-from devkit.verify.engine import require_engine
+from devkit.verify.dev_container import LIFECYCLE_COMMANDS, list_commands, require_engine
 from devkit.verify.process import CompletedCommand, run_streaming
 
 _MARKERS = ("$HOME/.devcontainer", "$HOME/.vscode-server/data/Machine")

@@ -12,7 +12,7 @@ from devkit.doctor.model import Crashed, Found, Severity
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.runner import mark_root_causes, run_on_host_and_container
 from devkit.facts.machine import Container
-from devkit.facts.store import FACTS_SCHEMA, InvalidFacts, parse_facts_document
+from devkit.facts.model import FACTS_SCHEMA, InvalidFacts, parse_facts_document
 from devkit.text import format_bytes, join_words
 
 MAX_VALUE_LENGTH = 60

@@ -3,15 +3,17 @@
 from dataclasses import dataclass
 
 from devkit.errors import DevkitError
-from devkit.estimate.gpus import FIRST_BF16_MAJOR, Fit, GpuSpec
 from devkit.estimate.memory import (
     CACHE_SOURCE,
     CUBLAS_WORKSPACE,
+    FIRST_BF16_MAJOR,
     LLAMA_SOURCE,
     MEGATRON_SOURCE,
     PAGED_ATTENTION_SOURCE,
     QLORA_SOURCE,
     SDPA_SOURCE,
+    Fit,
+    GpuSpec,
     MemoryEstimate,
     MemoryPhase,
     Term,

@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from devkit.estimate.gpus import GIB, Fit, GpuSpec
-from devkit.estimate.memory import Interval
+from devkit.estimate.memory import GIB, Fit, GpuSpec, Interval
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import (

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from devkit.errors import DevkitError
-from devkit.estimate.gpus import Fit, GpuSpec, find_smallest_gpu
 from devkit.estimate.inference import estimate_inference
-from devkit.estimate.memory import Interval, MemoryEstimate, MemoryPhase, Term
+from devkit.estimate.memory import Fit, GpuSpec, Interval, MemoryEstimate, MemoryPhase, Term, find_smallest_gpu
 from devkit.estimate.recommend import (
     HostRequirements,
     Recommendation,

@@ -9,8 +9,7 @@ from devkit.compat.rules import CodeSupport, check_gpu_code
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.gpus import OLDEST_MAJOR, Fit, GpuSpec, find_gpu_spec
-from devkit.estimate.memory import MemoryEstimate
+from devkit.estimate.memory import OLDEST_MAJOR, Fit, GpuSpec, MemoryEstimate, find_gpu_spec
 from devkit.estimate.recommend import HostRequirements, estimate_host
 from devkit.estimate.settings import Method, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape, count_adapter_parameters

@@ -12,7 +12,7 @@ from functools import cache
 
 from devkit.compat.gpus import find_amd_gpu, find_gpu
 from devkit.errors import DevkitError
-from devkit.estimate.gpus import find_gpu_spec
+from devkit.estimate.memory import find_gpu_spec
 from devkit.facts.decode import decode_fields
 from devkit.facts.settings import format_setting
 from devkit.formats.documents import load

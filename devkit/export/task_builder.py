@@ -7,7 +7,7 @@ from typing import Any
 
 from devkit.compat.gpus import find_amd_gpu, find_gpu
 from devkit.errors import DevkitError
-from devkit.estimate.gpus import Fit, find_gpu_spec
+from devkit.estimate.memory import Fit, find_gpu_spec
 from devkit.estimate.recommend import CORES_PER_GPU
 from devkit.export.job_settings import JobSettings, has_mutable_tag, validate_job_settings
 from devkit.export.sizing import (

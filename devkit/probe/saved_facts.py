@@ -6,8 +6,7 @@ from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.facts.machine import Container
-from devkit.facts.model import Facts
-from devkit.facts.store import InvalidFacts, parse_facts
+from devkit.facts.model import Facts, InvalidFacts, parse_facts
 from devkit.reading import MAX_DOCUMENT_BYTES, read_named_file
 
 _HOW_TO_SAVE = "Save facts on the machine in question: devkit doctor --save-facts FILE"

@@ -43,7 +43,7 @@ from devkit.render.wheel import build_devkit_wheel
 from devkit.solver.output import serialize_plan
 from devkit.solver.plan import Plan
 from devkit.text import format_bytes, format_count
-from devkit.verify.engine import WorkingEngine
+from devkit.verify.dev_container import WorkingEngine
 from devkit.verify.process import Progress, run_streaming
 from devkit.whole_files import write_whole
 

@@ -9,7 +9,7 @@ import pytest
 
 import devkit
 from devkit.errors import DevkitError
-from devkit.facts.store import format_facts
+from devkit.facts.model import format_facts
 from tests.forked_commands import run_devkit
 from tests.hosts import facts_of
 

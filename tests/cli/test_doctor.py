@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from devkit.cli.doctor import doctor
 from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
-from devkit.facts.store import format_facts, parse_facts
+from devkit.facts.model import format_facts, parse_facts
 from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
 from devkit.probe.project.reader import read_project

@@ -7,7 +7,7 @@ import pytest
 
 from devkit.cli.fleet import _parse_report
 from devkit.errors import DevkitError
-from devkit.facts.store import format_facts, parse_facts
+from devkit.facts.model import format_facts, parse_facts
 from devkit.render.devkit_lock import parse_lock, parse_locked_plan
 from tests.forked_commands import run_devkit
 from tests.hosts import MACHINES, facts_of

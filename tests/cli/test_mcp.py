@@ -19,7 +19,7 @@ from mcp.client.stdio import stdio_client
 from mcp.types import ElicitResult
 
 from devkit.cli.mcp_server import MAX_ANSWER_CHARACTERS, MAX_REQUEST_BYTES, build_answer
-from devkit.facts.store import format_facts
+from devkit.facts.model import format_facts
 from tests.hosts import facts_of
 
 READING = ["doctor", "check_project", "explain", "plan", "estimate", "preview_init", "propose_fix"]

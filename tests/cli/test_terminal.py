@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from devkit.cli import terminal
-from devkit.estimate.gpus import Fit
-from devkit.facts.store import format_facts
+from devkit.estimate.memory import Fit
+from devkit.facts.model import format_facts
 from devkit.solver.output import format_choices
 from docs.screens import FOLDER, SCREENS, render_svg, render_text
 from tests.cli.test_doctor_process import on_terminal

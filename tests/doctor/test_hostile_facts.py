@@ -9,7 +9,7 @@ import pytest
 from devkit.doctor.model import Found
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.runner import run_checks
-from devkit.facts.store import parse_facts
+from devkit.facts.model import parse_facts
 from tests.hosts import MACHINES
 from tests.hosts.golden import expected_document
 

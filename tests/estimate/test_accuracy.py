@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.measured_runs import load_measured_runs
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import InferenceSettings, Objective, TrainingSettings
+from devkit.estimate.shape import find_model
 from devkit.estimate.training import estimate_training
 
 RUNS = load_measured_runs()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.estimate.config import build_model_shape, load_families
-from devkit.estimate.model_catalog import list_models
+from devkit.estimate.shape import list_models
 
 pytestmark = [pytest.mark.full, pytest.mark.workload]
 

@@ -6,10 +6,10 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.gpus import Fit, GpuSpec, find_gpu_spec, find_smallest_gpu, group_gpus
-from devkit.estimate.model_catalog import find_model
+from devkit.estimate.memory import Fit, GpuSpec, find_gpu_spec, find_smallest_gpu, group_gpus
 from devkit.estimate.recommend import recommend_gpu_count, recommend_settings
 from devkit.estimate.settings import Method, TrainingSettings
+from devkit.estimate.shape import find_model
 from devkit.estimate.training import estimate_training
 from devkit.facts.gpu import Gpu
 from devkit.facts.values import ComputeCapability, Unknown

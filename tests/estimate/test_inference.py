@@ -7,8 +7,8 @@ import pytest
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
 from devkit.estimate.memory import MemoryPhase
-from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import CacheKind, InferenceSettings, Precision, Quantization
+from devkit.estimate.shape import find_model
 
 KIB = 1 << 10
 

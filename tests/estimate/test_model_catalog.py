@@ -2,7 +2,7 @@ import pytest
 
 from devkit.compat.version_tables import RowConfidence
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.model_catalog import find_closest_models, find_model, list_models
+from devkit.estimate.shape import find_closest_models, find_model, list_models
 
 MODELS = list_models()
 

@@ -6,7 +6,7 @@ import pytest
 
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import order_by_free_memory, solve_serving
-from devkit.estimate.model_catalog import find_model
+from devkit.estimate.shape import find_model
 from devkit.facts.gpu import Gpu
 from devkit.facts.values import ComputeCapability, Unknown
 

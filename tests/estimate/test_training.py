@@ -10,7 +10,6 @@ from devkit.errors import DevkitError
 from devkit.estimate.activations import compute_int8_input_bytes, compute_loss_terms
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.memory import ALLOCATOR_SOURCE, CUBLAS_WORKSPACE, MemoryPhase, drop_gpu_overhead
-from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     Attention,
     Loss,
@@ -22,6 +21,7 @@ from devkit.estimate.settings import (
     Stack,
     TrainingSettings,
 )
+from devkit.estimate.shape import find_model
 from devkit.estimate.training import compute_gathered_terms, estimate_training
 from tests.cases import cases
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from devkit.estimate.model_catalog import find_model
+from devkit.estimate.shape import find_model
 from devkit.export.job_settings import JobSettings
 from devkit.export.task_builder import ExportedProject, TaskAndEstimate, build_task
 from devkit.render.container.settings import ContainerSettings, FromIndex

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from devkit.estimate.gpus import Fit
+from devkit.estimate.memory import Fit
 from devkit.estimate.settings import Method, Optimizer, Sharding
 
 from .subjects import JOB, RUN, made

@@ -17,7 +17,7 @@ from devkit.doctor.runner import run_on_host_and_container
 from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
 from devkit.facts.gpu import Gpu, KernelLog, NvmlAnswer, Xid
 from devkit.facts.machine import Storage, System
-from devkit.facts.model import Facts
+from devkit.facts.model import Facts, format_facts, parse_facts
 from devkit.facts.secrets import (
     Redaction,
     _texts,
@@ -29,7 +29,6 @@ from devkit.facts.secrets import (
     is_random,
     redact_facts,
 )
-from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.doctor.machines import healthy, inside
 from tests.facts.samples import FACTS

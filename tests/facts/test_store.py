@@ -4,8 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from devkit.facts.machine import System
-from devkit.facts.model import Facts
-from devkit.facts.store import FACTS_SCHEMA, InvalidFacts, format_facts, parse_facts
+from devkit.facts.model import FACTS_SCHEMA, Facts, InvalidFacts, format_facts, parse_facts
 from devkit.facts.values import Unknown
 from tests.facts.samples import FACTS
 

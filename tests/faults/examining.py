@@ -17,8 +17,7 @@ from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import Report, build_report
 from devkit.doctor.runner import run_checks
 from devkit.errors import ExitCode
-from devkit.facts.model import Facts
-from devkit.facts.store import format_facts, parse_facts
+from devkit.facts.model import Facts, format_facts, parse_facts
 from devkit.facts.values import Unknown
 from devkit.probe.gather import gather_facts
 from tests.faults.probes import PROBES

@@ -6,8 +6,7 @@ import time
 import pytest
 from hypothesis import given, settings
 
-from devkit.facts.model import Facts
-from devkit.facts.store import format_facts, parse_facts
+from devkit.facts.model import Facts, format_facts, parse_facts
 from tests.faults.damage import Damaged, Watched
 from tests.faults.probes import PROBES
 from tests.fuzz.profile import FUZZ, SLOWEST_S

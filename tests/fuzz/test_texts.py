@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.doctor.known_errors import find_known_errors
-from devkit.facts.store import InvalidFacts, format_facts, parse_facts
+from devkit.facts.model import InvalidFacts, format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release
 from devkit.probe.documents import (
     InvalidDocument,

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from devkit.facts.store import format_facts, parse_facts
+from devkit.facts.model import format_facts, parse_facts
 from tests.hosts import FOLDER, Facts, facts_of
 
 FILES = FOLDER.parents[1] / ".cache" / "facts"

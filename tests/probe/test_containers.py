@@ -5,8 +5,7 @@ import json
 import pytest
 
 from devkit.facts.engine import CredentialHelper, Engine, EngineKind, RunningContainer
-from devkit.facts.model import Facts
-from devkit.facts.store import format_facts
+from devkit.facts.model import Facts, format_facts
 from devkit.facts.values import Release, Unknown
 from devkit.probe.engine.client import read_clients
 from devkit.probe.engine.containers import (
@@ -283,8 +282,8 @@ def test_without_a_dev_container_there_is_no_inside(engine):
 def test_facts_of_both_sides_travel_in_one_file():
     from dataclasses import replace
 
+    from devkit.facts.model import parse_facts
     from devkit.facts.secrets import redact_facts
-    from devkit.facts.store import parse_facts
 
     both = replace(healthy(), inside=healthy_inside())
     assert parse_facts(format_facts(both)) == both

@@ -12,8 +12,7 @@ import pytest
 
 from devkit.doctor.preconditions import has_nvidia_gpu
 from devkit.facts.gpu import NvmlAnswer, NvmlEnd
-from devkit.facts.model import Facts
-from devkit.facts.store import format_facts, parse_facts
+from devkit.facts.model import Facts, format_facts, parse_facts
 from devkit.facts.values import Unknown
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import CachingHost, LocalHost

@@ -15,7 +15,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.render.files import Artifact
 from devkit.verify.bundle import Bundle, BundleBuilder, build_bundle, prepare_partial_folder, require_disk_space
-from devkit.verify.engine import WorkingEngine
+from devkit.verify.dev_container import WorkingEngine
 from tests.doctor.machines import healthy
 from tests.render.plans import CPU_PLAN
 

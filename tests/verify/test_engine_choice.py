@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.verify.engine import DOCKER_COMPOSE, PODMAN_COMPOSE, require_engine
+from devkit.verify.dev_container import DOCKER_COMPOSE, PODMAN_COMPOSE, require_engine
 from tests.hosts import FOLDER, machine, written
 
 

@@ -161,7 +161,7 @@ def read_facts_inside(host: Host, engine: object, *, project: str, deadline_s: f
     container = find_project_container(engine.containers, project)
     if container is None:
         return None
-    from devkit.facts.store import InvalidFacts, parse_facts
+    from devkit.facts.model import InvalidFacts, parse_facts
 
     command = "podman" if engine.kind is EngineKind.PODMAN else "docker"
     done = host.run([command, "exec", container.id, *DOCTOR_COMMAND], deadline_s=deadline_s)

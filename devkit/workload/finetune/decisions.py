@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
+from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.estimate.memory import Interval, MemoryEstimate, drop_gpu_overhead
 from devkit.estimate.settings import (
@@ -112,8 +113,6 @@ class Hardware:
     def computes_bf16(self) -> bool:
         """True if the device computes in bf16 instead of emulating it."""
         if self.kind is DeviceKind.CUDA and self.capability is not None:
-            from devkit.compat.version_tables import load_tables
-
             return self.capability >= load_tables().stack.features["bf16"].capability
         return self.kind is DeviceKind.ROCM or self.has_bf16
 
@@ -532,7 +531,6 @@ def _require_bitsandbytes(settings: FinetuneSettings, hardware: Hardware) -> Non
         )
     if feature is None or hardware.capability is None:
         return
-    from devkit.compat.version_tables import load_tables
 
     row = load_tables().stack.features[feature]
     if hardware.capability < row.capability and not row.is_inferred:

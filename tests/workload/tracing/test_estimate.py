@@ -6,7 +6,6 @@ from benchmarks.measured_runs import load_measured_runs
 from benchmarks.tracing.request import TraceRequest
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     Attention,
     CacheKind,
@@ -19,6 +18,7 @@ from devkit.estimate.settings import (
     Stack,
     TrainingSettings,
 )
+from devkit.estimate.shape import find_model
 from devkit.estimate.training import estimate_training
 from tests.workload.tracing.shapes import LLAMA, MIXTURE
 

@@ -6,7 +6,6 @@ import pytest
 
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
-from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     InferenceSettings,
     Loss,
@@ -17,6 +16,7 @@ from devkit.estimate.settings import (
     Stack,
     TrainingSettings,
 )
+from devkit.estimate.shape import find_model
 from devkit.estimate.training import estimate_training
 
 GOAL = 0.05
