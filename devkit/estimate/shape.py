@@ -312,10 +312,10 @@ def find_model(name: str) -> KnownModel | None:
     return known.get(_normalize(name)) or known.get(_normalize(name.rpartition("/")[2]))
 
 
-def find_closest_models(name: str, *, count: int = 3) -> tuple[str, ...]:
-    """Find names of known models that look like `name`, best first."""
-    near = get_close_matches(_normalize(name.rpartition("/")[2]), _index_models(), n=3 * count, cutoff=0.5)
-    return tuple(dict.fromkeys(_index_models()[each].id for each in near))[:count]
+def find_closest_models(name: str) -> tuple[str, ...]:
+    """Find the names of up to three known models that look like `name`, best first."""
+    near = get_close_matches(_normalize(name.rpartition("/")[2]), _index_models(), n=9, cutoff=0.5)
+    return tuple(dict.fromkeys(_index_models()[each].id for each in near))[:3]
 
 
 @cache

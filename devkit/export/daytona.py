@@ -5,6 +5,7 @@ Source: https://www.daytona.io/docs/en/gpu-sandboxes, and Daytona's SDK for Pyth
 
 import hashlib
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -12,7 +13,7 @@ from typing import Annotated
 from devkit.errors import DevkitError
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project, require_one_machine
 from devkit.export.task import TOKEN_PATH, Task, build_rendezvous_variables, find_launcher_gpu
-from devkit.export.values import quote_shell, round_up_to_gib
+from devkit.export.values import round_up_to_gib
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
 from devkit.render.files import Artifact
@@ -66,7 +67,7 @@ def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext
         hub_secret=ascii(settings.hub_secret if task.needs_token else ""),
         token_path=ascii(TOKEN_PATH if task.needs_token else ""),
     )
-    step = f"uv run {quote_shell([f'{context.folder}/run.py'])}"
+    step = f"uv run {shlex.quote(f'{context.folder}/run.py')}"
     notes = [
         "a GPU sandbox is deleted when it stops, so run.py fetches the output first and uploads it at the next start"
     ]

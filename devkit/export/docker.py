@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 from devkit.errors import DevkitError
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project, require_one_machine
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
-from devkit.export.values import fold_shell_command, format_comment_line, quote_shell
+from devkit.export.values import fold_shell_command, format_comment_line
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
 from devkit.render.files import Artifact
@@ -71,7 +72,7 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
     if task.is_spot:
         notes.append("the job does not restart automatically on a reclaimed machine: start run.sh on a new one")
     script = _render_run_script(task, settings, find_path_to_project(context.folder))
-    step = f"sh {quote_shell([f'{context.folder}/run.sh'])}"
+    step = f"sh {shlex.quote(f'{context.folder}/run.sh')}"
     return TargetFiles((script,), (step,), tuple(notes))
 
 
@@ -99,10 +100,10 @@ def _render_run_script(task: Task, settings: DockerContextSettings, project: str
         "launchers/docker-run.sh.j2",
         devkit_version=__version__,
         settings={"context": settings.context},
-        context=quote_shell([settings.context]),
-        user=quote_shell(["", "--user", settings.user])[2:] if settings.user else "",
-        name=quote_shell([task.name]),
-        image=quote_shell([task.image]),
+        context=shlex.quote(settings.context),
+        user=f" --user {shlex.quote(settings.user)}" if settings.user else "",
+        name=shlex.quote(task.name),
+        image=shlex.quote(task.image),
         digest=digest,
         gpus=task.accelerator.count,
         vendor=task.accelerator.vendor.value,
@@ -112,10 +113,10 @@ def _render_run_script(task: Task, settings: DockerContextSettings, project: str
         project=project,
         data=_quote_mount(data) if data.is_new else None,
         checkpoints=None if checkpoints.is_folder else _quote_mount(checkpoints),
-        excluded=f" {quote_shell([f'--exclude=./{inside}'])}" if inside else "",
-        fetched=quote_shell([str(inside or output.name)]),
+        excluded=f" {shlex.quote(f'--exclude=./{inside}')}" if inside else "",
+        fetched=shlex.quote(str(inside or output.name)),
         token=_quote_mount(_build_token_mount(task)) if task.needs_token else None,
-        token_path=quote_shell([TOKEN_PATH]),
+        token_path=shlex.quote(TOKEN_PATH),
         options=options,
         command=fold_shell_command(task.command, indent=8),
         tries=MAX_QUICK_RESTARTS,
@@ -139,7 +140,7 @@ def _build_create_options(task: Task, user: str) -> list[str]:
         *(["--env", f"{name}={value}"] for name, value in environment),
         *(["--mount", each.option] for each in _list_mounts(task)),
     ]
-    return [quote_shell(pair) for pair in pairs]
+    return [shlex.join(pair) for pair in pairs]
 
 
 def _list_mounts(task: Task) -> tuple[DockerMount, ...]:
@@ -167,7 +168,7 @@ def _build_token_mount(task: Task) -> DockerMount:
 def _quote_mount(mount: DockerMount) -> dict[str, str]:
     """Quote a mount for the script."""
     parts = {"volume": mount.source, "mount": mount.option, "path": mount.path}
-    return {name: quote_shell([text]) for name, text in parts.items()}
+    return {name: shlex.quote(text) for name, text in parts.items()}
 
 
 TARGET = ExportTarget("docker", DockerContextSettings, render_docker, validate=_validate)

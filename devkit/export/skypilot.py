@@ -4,6 +4,7 @@ Source: https://docs.skypilot.co/en/latest/reference/yaml-spec.html
 """
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,7 +22,6 @@ from devkit.export.task import (
 from devkit.export.values import (
     fold_shell_command,
     format_comment_line,
-    quote_shell,
     quote_yaml,
     render_yaml_block,
     round_up_to_gib,
@@ -63,7 +63,7 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     token = " --secret HF_TOKEN" if task.needs_token else ""
     if settings.registry_user:
         token += " --secret SKYPILOT_DOCKER_PASSWORD"
-    step = f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}"
+    step = f"sky jobs launch{token} {shlex.quote(f'{context.folder}/task.yaml')}"
     notes = []
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
@@ -163,9 +163,9 @@ def _render_script(task: Task) -> str:
         address, rank = '"$(printf \'%s\\n\' "$SKYPILOT_NODE_IPS" | head -n 1)"', '"$SKYPILOT_NODE_RANK"'
     return render_template(
         "launchers/skypilot.sh.j2",
-        folder=quote_shell([task.start_folder]),
-        token_folder=quote_shell([TOKEN_FOLDER]),
-        token_path=quote_shell([TOKEN_PATH]),
+        folder=shlex.quote(task.start_folder),
+        token_folder=shlex.quote(TOKEN_FOLDER),
+        token_path=shlex.quote(TOKEN_PATH),
         needs_token=task.needs_token,
         variables=build_rendezvous_variables(task, address=address, rank=rank),
         time_s=task.time_s,

@@ -6,7 +6,7 @@ Text of users is quoted in generated files, so that the reader of YAML, a commen
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from devkit.errors import DevkitError
 
@@ -111,16 +111,12 @@ def format_comment_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def quote_shell(words: Iterable[str]) -> str:
-    """Quote words for a POSIX shell."""
-    return shlex.join(words)
-
-
-def fold_shell_command(words: Iterable[str], *, indent: int) -> str:
+def fold_shell_command(words: Iterable[str], *, indent: int, quote: Callable[[str], str] = shlex.quote) -> str:
     """Quote words for a POSIX shell, each long option with its values on its own line, `indent` spaces deep."""
-    lines: list[list[str]] = [[]]
+    lines: list[str] = []
     for word in words:
-        if word.startswith("--") and lines[-1]:
-            lines.append([])
-        lines[-1].append(word)
-    return f" \\\n{' ' * indent}".join(quote_shell(line) for line in lines)
+        if not lines or word.startswith("--"):
+            lines.append(quote(word))
+        else:
+            lines[-1] += f" {quote(word)}"
+    return f" \\\n{' ' * indent}".join(lines)

@@ -66,13 +66,9 @@ def get_field_types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+@cache
 def get_field_decoders(kind: type, decode_object: ObjectDecoder | None = None) -> dict[str, Decoder]:
     """Return the decoder of each field of a dataclass. `decode_object` decodes JSON objects, where fields hold them."""
-    return _build_field_decoders(kind, decode_object)
-
-
-@cache
-def _build_field_decoders(kind: type, decode_object: ObjectDecoder | None) -> dict[str, Decoder]:
     return {name: get_decoder(field, decode_object) for name, field in get_field_types(kind).items()}
 
 

@@ -218,7 +218,7 @@ def explain_bitsandbytes_rejection(row: BitsandbytesRelease, environment: Enviro
         return f"needs torch {row.torch}"
     if candidate.cuda is not None and str(candidate.cuda) not in row.cudas:
         return f"has no library for CUDA {candidate.cuda}"
-    specifier = _combine_specifiers(environment.packages.companions or (), BITSANDBYTES)
+    specifier = _limit_bitsandbytes(environment.packages.companions or ())
     if not satisfies(row.version, specifier):
         return f"the other packages require {specifier}"
     gpus = _list_gpu_targets(problem) or "this machine"
@@ -292,7 +292,7 @@ def _choose_bitsandbytes(
         return ChosenPackage(BITSANDBYTES, pinned, None, "requested")
     # The newest whose code for these GPUs was read goes before a newer one of which it was not.
     rows = tuple(sorted(rows, key=lambda row: _finds_unread_library(row, environment, problem)))
-    specifier = _combine_specifiers(companions, BITSANDBYTES)
+    specifier = _limit_bitsandbytes(companions)
     for row in rows:
         is_allowed = pinned in (None, row.version) and all(each.is_met_by(row.version) for each in constraints)
         if is_allowed and satisfies(row.version, specifier) and _is_bitsandbytes_fit(row, environment, problem):
@@ -347,10 +347,10 @@ def _list_gpu_targets(problem: Problem) -> str:
     return ", ".join(dict.fromkeys([*capabilities, *(target for _, target in problem.amd_gpus)]))
 
 
-def _combine_specifiers(packages: tuple[ChosenPackage, ...], name: str) -> str:
-    """Combine what the chosen packages require of another one, as one specifier."""
+def _limit_bitsandbytes(packages: tuple[ChosenPackage, ...]) -> str:
+    """Combine what the chosen packages require of bitsandbytes, as one specifier."""
     lines = [line for each in packages if isinstance(each.row, PackageRelease) for line in each.row.requires]
-    return ",".join(specifier for needed, specifier in map(split_requirement, lines) if needed == name)
+    return ",".join(specifier for needed, specifier in map(split_requirement, lines) if needed == BITSANDBYTES)
 
 
 def _find_contradictions(problem: Problem) -> tuple[Constraint, ...]:

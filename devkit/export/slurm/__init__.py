@@ -7,7 +7,7 @@ https://github.com/NVIDIA/enroot/blob/master/doc/cmd/import.md
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from devkit.errors import DevkitError
@@ -29,7 +29,7 @@ from devkit.export.task import (
     build_rendezvous_variables,
     strip_launchers,
 )
-from devkit.export.values import GIB, format_comment_line, format_slurm_time
+from devkit.export.values import GIB, fold_shell_command, format_comment_line, format_slurm_time
 from devkit.release import __version__
 from devkit.render.files import Artifact
 from devkit.render.templates import render_template
@@ -108,7 +108,7 @@ def render_batch_script(task: Task, settings: SlurmSettings, *, build: str) -> s
         is_own_command=task.is_own_command,
         needs_devkit=not is_inside and not task.is_own_command,
         tasks_per_node=_count_tasks(task, settings),
-        command=fold_tokens(quote_command(task, is_inside=is_inside), indent=4),
+        command=fold_shell_command(quote_command(task, is_inside=is_inside), indent=4, quote=str),
         is_distributed=task.is_distributed,
         nodes=task.nodes,
         cpus=max(1, task.cpus // _count_tasks(task, settings)),
@@ -300,17 +300,6 @@ def quote_word(word: str) -> str:
     """Quote a word; with a comma, too, which looks like a separator in a bash array."""
     quoted = shlex.quote(word)
     return f"'{quoted}'" if quoted == word and "," in word else quoted
-
-
-def fold_tokens(tokens: Iterable[str], *, indent: int) -> str:
-    """Fold a command into lines: each long option with its value, and the words before the first together."""
-    lines: list[str] = []
-    for token in tokens:
-        if not lines or token.startswith("--"):
-            lines.append(token)
-        else:
-            lines[-1] += f" {token}"
-    return f" \\\n{' ' * indent}".join(lines)
 
 
 def _list_variables(task: Task, settings: SlurmSettings) -> Iterator[str]:

@@ -11,7 +11,6 @@ from devkit.export.values import (
     fold_shell_command,
     format_comment_line,
     format_yaml,
-    quote_shell,
     quote_yaml,
     render_yaml_block,
 )
@@ -63,7 +62,6 @@ def test_a_comment_stays_on_its_line(text):
 def test_folded_words_are_the_same_words(words):
     # A shell drops a backslash with the line's end after it; shlex keeps the line's end.
     assert shlex.split(fold_shell_command(words, indent=4).replace(" \\\n    ", " ")) == words
-    assert shlex.split(quote_shell(words)) == words
 
 
 def test_a_shell_reads_folded_words_as_they_were():
