@@ -52,21 +52,21 @@ AREAS = {
         name_files("tests", "probe/test_uv_resolver cli/test_private_indexes cli/test_explain_releases"),
     ),
     "journal": (
-        name_files("devkit", "render/changes render/journal whole_files folder_lock"),
+        name_files("devkit", "render/changes render/files render/diffs whole_files folder_lock"),
         name_files("tests", "test_whole_files test_folder_lock cli/test_hostile_folder cli/test_update")
-        + name_files("tests/render", "test_write test_merge test_repair"),
+        + name_files("tests/render", "test_write test_diffs test_repair"),
     ),
     "redaction": (
-        name_files("devkit", "facts/redact facts/secrets render/diffs"),
+        name_files("devkit", "facts/secrets render/diffs"),
         name_files("tests", "render/test_diffs facts/test_redact cli/test_planted_secrets"),
     ),
     "sinks": (
         (
             *(*name_files("devkit", "text cli/output cli/terminal"), "devkit/doctor/report"),
-            *name_files("devkit", "render/html formats/shell export/quoting"),
+            *name_files("devkit", "render/html formats/shell export/values"),
         ),
         name_files("tests/doctor", "test_report test_report_formats test_first_screen test_hostile_facts")
-        + name_files("tests", "test_text formats/test_shell export/launchers/test_quoting render/test_report_page")
+        + name_files("tests", "test_text formats/test_shell export/test_values render/test_report_page")
         + name_files("tests", "render/test_injection cli/test_terminal cli/test_planted_secrets cli/test_hostile_text"),
     ),
 }

@@ -1,10 +1,17 @@
-"""`devkit update` from the outside: new versions come in, edits stay, and CI hears of drift."""
+"""`devkit update` from the outside: new versions come in and are named, edits stay, and CI hears of drift."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from devkit.cli.update import list_version_changes
+from devkit.compat.version_tables import load_tables
+from devkit.facts.dependencies import Resolved
+from devkit.render.devkit_lock import parse_lock, parse_locked_plan, render_lock
+from devkit.solver.request import build_machine_from_flags, build_request
+from devkit.solver.solve import solve
 from tests.cli.test_init import GPU, assert_refused, devkit, tree
 from tests.hosts.golden import facts_file
 
@@ -132,3 +139,27 @@ def test_the_plan_is_for_the_machines_of_the_lock_and_not_for_this_one(tmp_path)
 
 def test_without_a_lock_there_is_nothing_to_update(tmp_path):
     assert_refused(devkit("update", tmp_path), "has no devkit.lock")
+
+
+def resolved(*packages: str, limits: tuple[str, ...] = ()):
+    machine = build_machine_from_flags(driver="570.124.06", gpus=("RTX 4090",))
+    plan = solve(build_request(machines=(machine,), torch="2.13.0"), load_tables())
+    pairs = tuple((name, version) for name, _, version in (each.partition("==") for each in packages))
+    return replace(plan, packages=(("torch", "2.13.0"),), limits=limits, resolution=Resolved(pairs, ("b",), ("c 1",)))
+
+
+def test_each_version_that_changes_is_said_with_its_reason():
+    lock = parse_lock(render_lock(resolved("a==1", "b==2", "gone==1"), ()).content)
+    assert list(list_version_changes(lock.plan, resolved("a==1", "b==3", "new==1"))) == [
+        "b 2 → 3: the newest that fits",
+        "gone 1 was removed, because no package requires it anymore",
+        "new 1 is new, because a package requires it",
+    ]
+    assert not list(list_version_changes(lock.plan, resolved("a==1", "b==2", "gone==1")))
+    assert not list(list_version_changes({}, resolved("a==1")))
+
+
+def test_a_lock_gives_back_the_resolution_and_what_is_held_of_it():
+    plan = resolved("a==1", "b==2", "torch==2.13.0", limits=("a<2", "a==1", "b==2"))
+    read = parse_locked_plan(parse_lock(render_lock(plan, ()).content).plan)
+    assert (read.resolution, read.limits) == (plan.resolution, plan.limits)

@@ -1,17 +1,29 @@
-"""Times and sizes in the spellings that people and engines use, and names of jobs, which are DNS labels."""
+"""Times, sizes and names of jobs in the spellings that people and engines use; text in quotes is what it was."""
+
+import shlex
+import subprocess
 
 import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.export.values import (
     GIB,
     MAX_JOB_NAME_LENGTH,
+    fold_shell_command,
+    format_comment_line,
     format_slurm_time,
+    format_yaml,
     parse_duration,
     parse_size,
+    quote_yaml,
+    render_yaml_block,
     round_up_to_gib,
     validate_dns_label,
 )
+from tests.export.launchers.tasks import NASTY
 
 
 def test_sizes():
@@ -50,3 +62,56 @@ def test_what_is_no_label_comes_with_one_that_is():
 
 def test_whole_gibibytes_hold_what_they_must():
     assert [round_up_to_gib(each) for each in (1, GIB - 1, GIB, GIB + 1)] == [1, 1, 1, 2]
+
+
+ANY = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(ANY)
+@example(NASTY)
+@example("yes")
+@example("1e3")
+@example("\x7f\x85\u2028\u2029\ufeff\ufffe\0 :")
+def test_yaml_reads_back_a_scalar(text):
+    assert yaml.safe_load(f"x: {quote_yaml(text)}\n") == {"x": text}
+    assert "\n" not in quote_yaml(text)
+    assert yaml.safe_load(f"{format_yaml(text)}: {format_yaml(text)}\n") == {text: text}
+    # Jinja's indent breaks lines as Python does.
+    assert len(format_yaml(text).splitlines()) == 1
+
+
+@given(ANY, st.integers(2, 8))
+@example("line\n", 2)
+@example("line\n\n\n", 4)
+@example("one\n  two\n\nthree", 2)
+@example(" begins with a space\n", 2)
+@example("\n", 2)
+@example("", 2)
+@example("tab\there", 2)
+@example("next\x85line", 2)
+@example("- x: |\n# no comment\n", 2)
+def test_yaml_reads_back_a_block(text, indent):
+    shift = " " * (indent - 1)
+    assert yaml.safe_load(f"a:\n{shift}x: {render_yaml_block(text, indent)}\n{shift}y: 1\n") == {
+        "a": {"x": text, "y": 1}
+    }
+
+
+@given(st.text())
+def test_a_comment_stays_on_its_line(text):
+    shown = format_comment_line(text)
+    assert len(shown) == len(text)
+    assert not yaml.safe_load(f"# {shown}\n")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=1))
+@example(["--", "--a b", "-c", "x\ny", NASTY])
+def test_folded_words_are_the_same_words(words):
+    # A shell drops a backslash with the line's end after it; shlex keeps the line's end.
+    assert shlex.split(fold_shell_command(words, indent=4).replace(" \\\n    ", " ")) == words
+
+
+def test_a_shell_reads_folded_words_as_they_were():
+    words = ["printf", r"%s\n", "--model", NASTY, "--output", "x\ny"]
+    done = subprocess.run(["sh", "-c", fold_shell_command(words, indent=4)], capture_output=True, text=True, check=True)
+    assert done.stdout == "".join(f"{word}\n" for word in words[2:])

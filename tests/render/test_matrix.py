@@ -21,11 +21,11 @@ from devkit.render.container.image import render_dockerfile
 from devkit.render.container.settings import FromWheel
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.wheel import render_devcontainer_feature
+from tests.verify.test_bundle import bundled, content, written
 
 from .matrix import EDITOR_SETS, combinations, distinct
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN
 from .test_artifacts import CASES, PLAIN, linter, texts
-from .test_bundle import bundled, content, written
 from .test_gpu_script import mistakes
 from .test_python_lock import LOCKED, PLAN
 

@@ -11,7 +11,7 @@ import pytest
 from devkit.render.wheel import render_devcontainer_feature
 
 from .matrix import distinct
-from .test_feature import WHEEL
+from .test_wheel import WHEEL
 
 
 def read_schema(name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from devkit.export.task import COMPILE_CACHE, HUB_CACHE, Task, VolumeRole
 from devkit.render.container.settings import ContainerSettings
 from devkit.render.project import render_devcontainer
 from devkit.solver.plan import Plan
-from tests.export.launchers.test_docker_script import prepared
+from tests.export.launchers.test_docker import prepared
 
 from .seen import COMPILED, TOKEN, Seen
 
