@@ -129,6 +129,10 @@ def _build_create_options(task: Task, user: str) -> list[str]:
     """Build the options of docker create, each with its value."""
     # All processes are on one machine.
     environment = (*task.environment, *build_rendezvous_variables(task, address="127.0.0.1", rank="0"))
+    mounts = [
+        *(_build_mount(task, each) for each in task.volumes),
+        *([_build_token_mount(task)] if task.needs_token else []),
+    ]
     pairs = [
         ["--init"],
         ["--workdir", task.start_folder],
@@ -138,16 +142,10 @@ def _build_create_options(task: Task, user: str) -> list[str]:
         ["--security-opt", "no-new-privileges:true"],
         *([["--user", user]] if user else []),
         *(["--env", f"{name}={value}"] for name, value in environment),
-        *(["--mount", each.option] for each in _list_mounts(task)),
+        # Parent paths first.
+        *(["--mount", each.option] for each in sorted(mounts, key=lambda each: each.path)),
     ]
     return [shlex.join(pair) for pair in pairs]
-
-
-def _list_mounts(task: Task) -> tuple[DockerMount, ...]:
-    """Return all mounts, parent paths first."""
-    mounts = [_build_mount(task, each) for each in task.volumes]
-    mounts += [_build_token_mount(task)] if task.needs_token else []
-    return tuple(sorted(mounts, key=lambda each: each.path))
 
 
 def _build_mount(task: Task, volume: Volume) -> DockerMount:

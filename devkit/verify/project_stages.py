@@ -125,7 +125,11 @@ def prove_project(
     if time.monotonic() > ends_at:
         yield from (StageResult(stage.name, StageStatus.SKIPPED, reason=TIME_RAN_OUT) for stage in PROJECT_STAGES)
         return
-    installed = _list_installed(project, ends_at=ends_at)
+    argv = [project.python.executable, import_child.__file__, "list", str(project.folder), *project.requirements]
+    commands = [("list", argv, project.folder)]
+    (_, done) = next(run_side_by_side(commands, at_once=1, timeout_s=IMPORT_DEADLINE_S, ends_at=ends_at))
+    found = _read_reply(done) or {}
+    installed = InstalledModules(found.get("modules", {}), found.get("own", ""), tuple(found.get("scripts", ())))
     for name in ("imports", "command"):
         progress(f"{name} …")
         start = time.perf_counter()
@@ -137,14 +141,6 @@ def prove_project(
         because = f": {result.reason}" if result.reason else ""
         progress(f"{name} {result.status} in {format_duration(result.ms / 1000)}{because}")
         yield result
-
-
-def _list_installed(project: ProjectEnvironment, *, ends_at: float) -> InstalledModules:
-    argv = [project.python.executable, import_child.__file__, "list", str(project.folder), *project.requirements]
-    commands = [("list", argv, project.folder)]
-    (_, done) = next(run_side_by_side(commands, at_once=1, timeout_s=IMPORT_DEADLINE_S, ends_at=ends_at))
-    found = _read_reply(done) or {}
-    return InstalledModules(found.get("modules", {}), found.get("own", ""), tuple(found.get("scripts", ())))
 
 
 def _read_reply(done: CompletedCommand) -> dict[str, Any] | None:

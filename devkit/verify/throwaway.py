@@ -128,16 +128,13 @@ class Environment:
             )
             self.unbuilt.append(f"{name} {self.held.pop(name)} {why}")
         if done.code == 0 and self.left_out:
-            self._stand_in()
+            # The modules of what is left out can be imported, so that the rest of a program is tried.
+            modules = {name.replace("-", "_") for name in self.left_out}
+            modules |= {each for each, name in load_tables().imports.distributions().items() if name in self.left_out}
+            text = f"{Path(stand_in_child.__file__).read_text(encoding='utf-8')}\nstand_in({sorted(modules)})\n"
+            (self._packages / "devkit_stand_ins.py").write_text(text, encoding="utf-8")
+            (self._packages / "devkit_stand_ins.pth").write_text("import devkit_stand_ins\n", encoding="utf-8")
         return "" if done.code == 0 else f"the packages cannot be installed: {_shorten(done)}"
-
-    def _stand_in(self) -> None:
-        """Let the modules of what is left out be imported, so that the rest of a program is tried."""
-        modules = {name.replace("-", "_") for name in self.left_out}
-        modules |= {each for each, name in load_tables().imports.distributions().items() if name in self.left_out}
-        text = Path(stand_in_child.__file__).read_text(encoding="utf-8")
-        (self._packages / "devkit_stand_ins.py").write_text(f"{text}\nstand_in({sorted(modules)})\n", encoding="utf-8")
-        (self._packages / "devkit_stand_ins.pth").write_text("import devkit_stand_ins\n", encoding="utf-8")
 
     def _install(self, *words: str) -> CompletedCommand:
         return self.run_uv("pip", "install", f"--python={self.python}", "--link-mode=copy", *words)
