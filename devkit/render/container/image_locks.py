@@ -134,7 +134,7 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
 
     Raises: DevkitError for a package of the project that no hash can pin.
     """
-    lines = {requirement for requirement, _ in list_added_packages(plan, settings)}
+    lines = {requirement for requirement, _ in list_added_packages(plan)}
     lines.update(f"{name}=={version}" for name, version in plan.packages if name == "torch")
     overrides = {each.partition("==")[0]: each for each in plan.overrides}
     for need in select_requirements_to_lock(plan, settings):

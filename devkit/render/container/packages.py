@@ -116,13 +116,13 @@ def build_install_commands(plan: Plan, settings: ContainerSettings) -> InstallCo
         torch_fits=torch_fits,
         device=device,
         packages=packages,
-        added=() if is_locked else tuple(list_added_packages(plan, settings)),
+        added=() if is_locked else tuple(list_added_packages(plan)),
         is_locked=is_locked,
         machines=plan.architectures,
     )
 
 
-def list_added_packages(plan: Plan, settings: ContainerSettings) -> Iterator[tuple[str, str]]:
+def list_added_packages(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the requirement of each package that the plan adds to torch, and its reason as a comment."""
     for name, version in plan.packages:
         if name not in ("torch", INSTALLER):

@@ -16,22 +16,22 @@ from devkit.workload.models import Model
 _MASTER_STATES = ("master", "exp_avg", "exp_avg_sq")
 
 
-def compute_learning_rate(step: int, *, steps: int, warmup: float, schedule: Schedule, peak: float) -> float:
-    """Return the learning rate of step 0, 1, … `steps` - 1: a pure function, so that resuming needs no state of it.
+def compute_learning_rate(step: int, *, steps: int, warmup: float, schedule: Schedule) -> float:
+    """Return the share of the highest rate at step 0, 1, … `steps` - 1: a pure function, so resuming needs no state of it.
 
-    The warmup rises linearly and reaches `peak` at its last step; without it step 0 has `peak`.
+    The warmup rises linearly and reaches 1 at its last step; without it step 0 has 1.
     """
     warmup_steps = math.ceil(steps * warmup)
     if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
+        return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, steps - warmup_steps)
     match schedule:
         case Schedule.CONSTANT:
-            return peak
+            return 1.0
         case Schedule.LINEAR:
-            return peak * (1.0 - progress)
+            return 1.0 - progress
         case Schedule.COSINE:
-            return peak * (0.5 * (1.0 + math.cos(math.pi * progress)))
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def build_parameter_groups(model: Model, *, weight_decay: float) -> list[dict[str, object]]:

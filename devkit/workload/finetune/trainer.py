@@ -171,9 +171,7 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         self._steps = steps
 
         def factor(step: int) -> float:
-            return compute_learning_rate(
-                step, steps=steps, warmup=settings.warmup, schedule=settings.schedule, peak=1.0
-            )
+            return compute_learning_rate(step, steps=steps, warmup=settings.warmup, schedule=settings.schedule)
 
         self._resume_settings = select_resume_settings(
             settings,

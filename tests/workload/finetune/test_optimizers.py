@@ -16,9 +16,7 @@ from devkit.workload.finetune.settings import Schedule
 
 
 def rates(schedule, *, steps=10, warmup=0.2):
-    return [
-        compute_learning_rate(step, steps=steps, warmup=warmup, schedule=schedule, peak=1.0) for step in range(steps)
-    ]
+    return [compute_learning_rate(step, steps=steps, warmup=warmup, schedule=schedule) for step in range(steps)]
 
 
 @pytest.mark.parametrize(
