@@ -42,14 +42,15 @@ from devkit.workload.finetune.files import (
     LoadSettings,
     ModelFiles,
     SavedAdapter,
+    Tokenizer,
     inspect_model,
     resolve_model_folder,
 )
-from devkit.workload.finetune.files import Tokenizer as Tokenizer
 from devkit.workload.finetune.process import limit_time
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import (
     LoraConfig,
+    Model,
     PeftConfig,
     PeftModelForCausalLM,
     adapter_injection,
@@ -58,7 +59,6 @@ from devkit.workload.models import (
     get_peft_model,
     prepare_4bit_layers,
 )
-from devkit.workload.models import Model as Model
 
 MAX_PARAMETERS_PER_BYTE = 4
 """Those of 4 bits have two."""

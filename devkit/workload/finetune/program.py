@@ -41,7 +41,6 @@ from devkit.workload.finetune.live_page import LivePage
 from devkit.workload.finetune.model import (
     FusedExperts,
     LoadedBase,
-    Model,
     build_meta_model,
     find_fused_experts,
     load_base_and_tokenizer,
@@ -60,6 +59,7 @@ from devkit.workload.finetune.run_folder import RunRecord, lock_run_folder, prep
 from devkit.workload.finetune.settings import FinetuneSettings, validate_finetune_settings
 from devkit.workload.finetune.trainer import FinetuneTrainer, RunContext, RunTrainer, build_loader, count_steps
 from devkit.workload.launch import PREEMPTED_EXIT_CODE
+from devkit.workload.models import Model
 
 EXIT_CODES = {
     RunOutcome.DONE: 0,

@@ -25,8 +25,7 @@ from devkit.reading import hash_file
 from devkit.text import to_one_line
 from devkit.whole_files import write_whole
 from devkit.workload.environment import describe_environment
-from devkit.workload.finetune.events import ADAPTER_FOLDER as ADAPTER_FOLDER
-from devkit.workload.finetune.events import METRICS_FILE, WRITE_HINT, read_events
+from devkit.workload.finetune.events import ADAPTER_FOLDER, METRICS_FILE, WRITE_HINT, read_events
 from devkit.workload.finetune.files import inspect_model, resolve_model_folder
 from devkit.workload.finetune.process import RunOutcome
 from devkit.workload.finetune.records import RecordReader

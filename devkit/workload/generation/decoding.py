@@ -20,7 +20,8 @@ from devkit.errors import DevkitError
 from devkit.text import format_count
 from devkit.workload.device import is_out_of_memory
 from devkit.workload.finetune.dataset import render_chat_template
-from devkit.workload.finetune.model import Tokenizer, silence_loading
+from devkit.workload.finetune.files import Tokenizer
+from devkit.workload.finetune.model import silence_loading
 from devkit.workload.generation.settings import DecodingSettings, Prompt, require_utf8
 from devkit.workload.models import Model
 

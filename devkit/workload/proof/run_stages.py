@@ -12,8 +12,9 @@ import torch
 
 from devkit.estimate.settings import Objective
 from devkit.workload.environment import find_installed_version
+from devkit.workload.finetune.events import ADAPTER_FOLDER
 from devkit.workload.finetune.program import run_finetuning
-from devkit.workload.finetune.run_folder import ADAPTER_FOLDER, RECORD_FILE
+from devkit.workload.finetune.run_folder import RECORD_FILE
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.generation.program import GenerationSession, resolve_model
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, Prompt, find_generation_files
