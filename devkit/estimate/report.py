@@ -253,9 +253,9 @@ def format_scenario(report: EstimateReport) -> str:
     quantized = "" if settings.quantization is Quantization.NONE else f" in {settings.quantization}"
     tokens = f"{settings.prompt:,} tokens"
     if shape.is_decoder:
-        tokens = f"{tokens} of prompt and {settings.new:,} new tokens"
-    sequences = format_count(settings.sequences, "sequence")
-    return f"{name}: inference{quantized}, {settings.precision}, {sequences} of {tokens}"
+        tokens = f"{settings.prompt:,} prompt tokens and {settings.new:,} new tokens"
+    sequences = "1 sequence" if settings.sequences == 1 else f"{settings.sequences} sequences, each"
+    return f"{name}: inference{quantized}, {settings.precision}, {sequences} with {tokens}"
 
 
 def _list_training_settings(settings: TrainingSettings) -> Iterator[str]:

@@ -180,8 +180,8 @@ stop() {
     engine stop "$name" >/dev/null || :
 }
 
-# Run the container once, to its end. Follow its log: `docker start --attach` would forward Ctrl-C,
-# unlike stop().
+# Run the container once, to its end, and follow its log: `docker start --attach` would forward Ctrl-C
+# to the container, which stop() ends instead.
 follow() {
     case $(state) in
         running*) ;;
