@@ -33,6 +33,8 @@ MAX_LOG_BYTES = 512 << 20
 PIPE_TIMEOUT_S = 10.0
 _CHUNK_BYTES = 1 << 20
 _MAX_COMPARED = 10_000
+_NOT_IN_TEXT = bytes({*range(32)} - {*b"\b\t\n\f\r\x1b"})
+"""Control characters that no text has; a tenth of random bytes, as in compressed files, are such."""
 
 
 def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
@@ -54,6 +56,12 @@ def read_json_object(path: Path, max_bytes: int, hint: str) -> dict[str, Any]:
     return parse_json_object(read_named_file(path, max_bytes, hint), f"{path}", hint)
 
 
+def is_text(content: bytes) -> bool:
+    """Return False for an image, an archive or a program. A log may hold colors, and the zeros that a crash leaves in it."""
+    start = content[:_CHUNK_BYTES]
+    return len(start.translate(None, delete=_NOT_IN_TEXT)) >= 0.95 * len(start)
+
+
 def find_similar_paths(path: Path) -> list[str]:
     """Return what lies beside a path that does not exist and has a similar name, whatever follows the last dot.
 
@@ -61,6 +69,8 @@ def find_similar_paths(path: Path) -> list[str]:
     """
     if "\\" in path.name and (slashed := Path(f"{path}".replace("\\", "/"))).exists():
         return [f"{slashed}"]
+    if not path.is_absolute() and (above := Path(os.pardir, path)).exists():
+        return [f"{above}"]
     try:
         beside = sorted(islice(path.parent.iterdir(), _MAX_COMPARED))
     except OSError:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
+from devkit.formats.jsonc import InvalidJsonc, format_json_error, parse_jsonc
 from devkit.probe.documents import get_object, parse_yaml
 from devkit.probe.host import LocalHost
 from devkit.probe.project.compose import COMPOSE_NAMES
@@ -108,7 +108,9 @@ def find_dev_container(
         hint = "Give a devcontainer.json that this user can read."
         raise DevkitError(f"cannot read {error.filename}: {error.strerror}", hint) from None
     except (InvalidJsonc, UnicodeDecodeError) as error:
-        raise DevkitError(f"{file} cannot be read: {error}", f"devkit doctor --project {folder}") from None
+        raise DevkitError(
+            f"{file} cannot be read: {format_json_error(error)}", f"devkit doctor --project {folder}"
+        ) from None
     if not isinstance(found, dict):
         raise DevkitError(f"{file} is not a JSON object", f"devkit doctor --project {folder}")
     return DevContainer(folder, file, _replace_variables(found, folder, env))

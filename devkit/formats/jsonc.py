@@ -110,11 +110,28 @@ def format_json_error(error: ValueError | RecursionError) -> str:
         is_cut = error.msg.startswith("Unterminated") or not error.doc[error.pos :].strip()
         if error.doc.startswith(("<<<<<<<", "=======", ">>>>>>>"), error.pos):
             return f"line {error.lineno}: a merge conflict is not resolved"
-        says = "it ends too early" if is_cut else error.msg.removesuffix(" at")
+        says = "it ends too early" if is_cut else explain_json_error(error)
         return starts.get(start, f"line {error.lineno}, column {error.colno}: {says}")
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 text (byte {error.start + 1})"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+_CORRECTIONS = {
+    "Illegal trailing comma": "remove the comma before the closing bracket",
+    "Expecting property name": "put the key in double quotes",
+    "Expecting ',' delimiter": "a comma is missing before it",
+    "Expecting value": "put text in double quotes, and write true, false or null in small letters",
+}
+"""Beginnings of json's errors -> what to write."""
+
+
+def explain_json_error(error: json.JSONDecodeError) -> str:
+    """Return what to write at the place of the error."""
+    is_last = error.doc[error.pos : error.pos + 1] in ("]", "}") and error.doc[: error.pos].rstrip().endswith(",")
+    said = "Illegal trailing comma" if is_last else error.msg
+    plain = f"{said[0].lower()}{said[1:]}".removesuffix(" at")
+    return next((says for start, says in _CORRECTIONS.items() if said.startswith(start)), plain)
 
 
 def parse_jsonc(text: str) -> JsonValue:

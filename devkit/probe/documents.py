@@ -151,6 +151,12 @@ MAX_KEY_PARTS = 100
 """Of a dotted key of TOML: tomllib takes quadratic time for a.a.a."""
 _KEY_PART = re.compile(r"\.[ \t]*[\w-]*[ \t]*(?=\.)")
 _TOML_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|$)|'[^']*(?:'|$)")
+_TOML_CORRECTIONS = {
+    "Invalid value": "put text in quotes, and write true or false in small letters",
+    "Expected newline or end of document after a statement": "put text in quotes, or remove what follows the value",
+    "Illegal character '\\n'": "a quote is missing",
+}
+"""Beginnings of tomllib's errors -> what to write."""
 MAX_YAML_DEPTH = 500
 """PyYAML's composer in C recurses without a limit: deep nesting would end the whole process."""
 
@@ -171,8 +177,19 @@ def parse_toml(text: str) -> dict[str, Any]:
             raise ValueError(f"a key has more than {MAX_KEY_PARTS} parts (at line {number}, column 1)")
     try:
         return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(_explain_toml_error(f"{error}", text)) from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _explain_toml_error(says: str, text: str) -> str:
+    """Return an error of tomllib with what to write; an array that is not closed is shown where it opens."""
+    found = re.search(r"at line (\d+)", says)
+    before = "\n".join(_TOML_STRING.sub("", line) for line in text.split("\n")[: int(found[1]) - 1 if found else None])
+    if opening := re.search(r"=\s*\[[^\]]*\Z", before):
+        return f"the array that opens here has no closing ] (at line {before.count(chr(10), 0, opening.start()) + 1}, column 1)"
+    return next((says.replace(part, what) for part, what in _TOML_CORRECTIONS.items() if says.startswith(part)), says)
 
 
 def parse_object(text: str, parse: Callable[[str], object] = parse_json) -> dict[str, Any]:

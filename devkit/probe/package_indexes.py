@@ -16,6 +16,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import PUBLIC_INDEX
+from devkit.probe.documents import strip_url_credentials
 from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.user_folder import find_user_file, write_user_file
 
@@ -40,6 +41,18 @@ _OFFLINE = ("UV_OFFLINE", "UV_NO_INDEX", "PIP_NO_INDEX")
 _YES = ("1", "true", "yes", "on")
 _ALLOWED_NOW: set[str] = set()
 _PIP_KEYS = ("index-url", "extra-index-url", "find-links")
+
+
+def require_addresses(variables: Iterable[str] = _VARIABLES) -> None:
+    """Raise DevkitError for a variable that holds no address: what reads it would find nothing there, or say nothing."""
+    for variable in variables:
+        wanted = "a URL or a folder" if variable in _VARIABLES else "a URL"
+        for word in filter(None, re.split(r"[\s,]+", os.environ.get(variable, ""))):
+            place = re.sub(r"^[\w.-]+=", "", word)
+            is_folder = variable in _VARIABLES and os.path.exists(os.path.expanduser(place))  # noqa: PTH110, PTH111 - pathlib may raise
+            if not (is_folder or re.match(r"https?://[^/]|file:", place)):
+                says = f"{variable} is {strip_url_credentials(place)}, which is not {wanted}"
+                raise DevkitError(says, f"Correct it, or remove it: unset {variable}")
 
 
 def find_allowed_indexes(allowed: Iterable[str] = ()) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from devkit.facts.project import is_below_index
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.requirements import INDEX_OPTIONS, OPTION, join_lines, parse_option, strip_login
 from devkit.probe.host import CALL_DEADLINE_S, TIMED_OUT, ProgramResult, run_program
-from devkit.probe.package_indexes import find_allowed_indexes, find_offline_setting, find_pip_index
+from devkit.probe.package_indexes import find_allowed_indexes, find_offline_setting, find_pip_index, require_addresses
 from devkit.probe.source_distributions import read_source_builds
 from devkit.text import to_one_line
 
@@ -130,9 +130,10 @@ class UvResolver:
     ) -> None:
         """Take `index` for the package index, "" for that of the user's own settings. The user allows the indexes `allowed`.
 
-        Raises: DevkitError for a project's file that would send a variable of the environment to an index, that has uv
-        download another list, which could, or that names an index which the user has not allowed.
+        Raises: DevkitError for a variable that is not an address, and for a project's file that would send a variable of the
+        environment to an index, that has uv download another list, which could, or that names an index which the user has not allowed.
         """
+        require_addresses()
         for path, text in sources.files:
             _refuse_variables(path, text)
         self._sources = sources

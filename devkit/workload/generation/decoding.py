@@ -22,7 +22,8 @@ from devkit.workload.device import is_out_of_memory
 from devkit.workload.finetune.dataset import render_chat_template
 from devkit.workload.finetune.files import Tokenizer
 from devkit.workload.finetune.model import silence_loading
-from devkit.workload.generation.settings import DecodingSettings, Prompt, require_utf8
+from devkit.workload.finetune.records import require_utf8
+from devkit.workload.generation.settings import DecodingSettings, Prompt
 from devkit.workload.models import Model
 
 

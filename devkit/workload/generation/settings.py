@@ -23,10 +23,15 @@ from devkit.workload.finetune.records import (
     ASSISTANT,
     ChatRecord,
     RecordLocation,
+    TextRecord,
+    format_field_names,
+    parse_prompt,
     parse_record,
     read_json_lines,
     read_json_records,
     read_text_lines,
+    require_fields,
+    require_utf8,
 )
 
 MIN_TEMPERATURE = 1e-4
@@ -129,37 +134,28 @@ def require_prompt_text(text: str, place: RecordLocation | str) -> str:
     if not text.strip():
         hint = "Write the text that the model should continue: in the file, on standard input, or with --prompt TEXT."
         raise DevkitError(f"{place}: the prompt is empty", hint)
-    require_utf8(text, f"{place}: the prompt")
-    return text
-
-
-def require_utf8(text: str, label: str) -> None:
-    """Raise DevkitError for lone surrogates, which JSON can hold, and which Python decodes invalid UTF-8 to."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DevkitError(
-            f"{label} is not UTF-8: {text[error.start]!a} at character {error.start + 1}",
-            "Convert it: iconv -f ORIGINAL-ENCODING -t UTF-8.",
-        ) from error
+    return require_utf8(text, f"{place}: the prompt")
 
 
 def _parse_prompt(entry: Any, place: RecordLocation) -> Prompt:  # noqa: ANN401 - JSON holds anything
-    match entry:
-        case str():
-            return Prompt(require_prompt_text(entry, place))
-        case {"prompt": str() as text}:
+    match entry if isinstance(entry, str) else require_fields(entry, (), place, PROMPT_HINT):
+        case str() as text:
             return Prompt(require_prompt_text(text, place))
-        case {"prompt": list() as messages}:
-            return _parse_chat({"messages": messages}, place)
-        case {"instruction": _}:
-            return _parse_chat({"output": "", **entry}, place)
-        case {"messages": _} | {"conversations": _}:
-            return _parse_chat(entry, place)
-        case {"text": str() as text}:
-            return Prompt(require_prompt_text(text, place))
-        case _:
-            raise DevkitError(f"{place}: unknown prompt format", PROMPT_HINT)
+        case {"prompt": _} as fields:
+            prompt = parse_prompt(fields, place).prompt
+            if isinstance(prompt, str):
+                return Prompt(require_prompt_text(prompt, place))
+            return _parse_chat({"messages": [*prompt]}, place)
+        case {"instruction": _} as fields:
+            return _parse_chat({"output": "", **fields}, place)
+        case {"messages": _} | {"conversations": _} as fields:
+            return _parse_chat(fields, place)
+        case {"text": text}:
+            record = parse_record({"text": text}, place)
+            assert isinstance(record, TextRecord)  # noqa: S101 - a text alone makes nothing else
+            return Prompt(require_prompt_text(record.text, place))
+        case fields:
+            raise DevkitError(f"{place}: unknown prompt format, with {format_field_names(fields)}", PROMPT_HINT)
 
 
 def _parse_chat(entry: Mapping[str, Any], place: RecordLocation) -> Prompt:

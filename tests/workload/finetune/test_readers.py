@@ -71,7 +71,9 @@ def test_a_text_file_is_one_record(write, content):
         pytest.param(
             f"[{A},\n{B}]", ":1:16: not JSON: it ends too early", "one JSON object", id="a list in a .jsonl file"
         ),
-        pytest.param("{'text': 'a'}", ":1:2: not JSON: expecting property name", "one JSON object", id="single quotes"),
+        pytest.param(
+            "{'text': 'a'}", ":1:2: not JSON: put the key in double quotes", "one JSON object", id="single quotes"
+        ),
         pytest.param('{"text": "a", "text": "b"}', ':1: the key "text" occurs twice', "one JSON", id="a repeated key"),
         pytest.param("[" * 100_000, ":1: nested too deeply", "one JSON", id="nested too deeply"),
         pytest.param('{"text": "a", "n": ' + "9" * 5000 + "}", ":1: Exceeds the limit", "one JSON", id="a huge number"),

@@ -104,7 +104,7 @@ def test_a_record_is_read(entry, record):
             id="a speaker nobody knows",
         ),
         pytest.param({"text": float("nan")}, '"text" is NaN, but must be a text', id="a table's hole"),
-        pytest.param({"text": "a\ud800b"}, '"text" contains half a character: \\ud800 alone at character 2', id="half"),
+        pytest.param({"text": "a\ud800b"}, "\"text\" is not UTF-8: '\\ud800' at character 2", id="half"),
     ],
 )
 def test_what_is_no_record_is_named_with_its_place(entry, message):
