@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import OutputPath
+from devkit.cli.command import Command, OutputPath
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.output import dump_json
 from devkit.cli.runtime import hold_project
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SCHEMA = "devkit.bundle/1"
 
 
-@click.command()
+@click.command(cls=Command)
 @directory_argument
 @click.option(
     "--output",

@@ -6,11 +6,10 @@ Groups of options arrive as one dataclass, with one flag for each setting; shell
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import wraps
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,19 @@ import click
 
 from devkit.errors import DevkitError
 from devkit.facts.settings import describe_settings, find_setting_type, format_flag
+from devkit.text import find_similar
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 OTHER = "Options"
 """The section of options that name none; it comes last."""
+_OPTION = re.compile("[-\u2010-\u2015\u2212]+[A-Za-z][\\w-]*(=.*)?", re.DOTALL)
+"""A word that is an option, or was one before a web page made its dashes long; a text has blanks or other marks."""
+
+
+def find_place(param: click.Parameter | None, ctx: click.Context | None) -> str:
+    """Return what stands before a path on the command line."""
+    return param.opts[0] if isinstance(param, click.Option) else ctx.command_path if ctx else "devkit"
 
 
 class PathType(click.Path):
@@ -30,8 +37,7 @@ class PathType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as in click
         """Check the path and convert it. Raises DevkitError."""
-        word = os.fspath(value)
-        name = (ctx.command_path if ctx else "devkit") if isinstance(param, click.Argument) else param and param.opts[0]
+        word, name = os.fspath(value), find_place(param, ctx)
         if not word:
             raise DevkitError(f"{name}: the path is empty", "Name a file or folder.")
         if isinstance(param, click.Argument) and re.match(r"\w+://|git@", word):
@@ -43,12 +49,47 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
+class ProjectPath(PathType):
+    """A project's folder: not the folder of its dev container, which is in it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as in click
+        """Check the path and convert it. Raises DevkitError."""
+        path = Path(value).absolute()
+        at = next((each for each in (path, *path.parents) if each.name == ".devcontainer" and each.is_dir()), None)
+        if at and (path == at or path.is_file() or (path / "devcontainer.json").is_file()):
+            hint = f"The project is the folder above: {find_place(param, ctx)} {_show(at.parent)}"
+            raise DevkitError(f"{value} is part of a dev container, not a project", hint)
+        return super().convert(value, param, ctx)
+
+
 class OutputPath(PathType):
-    """A path that the command writes: no hint proposes it for a file or folder that exists."""
+    """A path that the command can write, which is checked before any work; no hint proposes what is only read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as in click
+        """Check the path, and the folder that it comes into. Raises DevkitError."""
+        path, place = super().convert(value, param, ctx), Path(value).absolute()
+        above = next(
+            each for each in (place, *place.parents) if each.is_dir() or (each != place and os.path.lexists(each))
+        )
+        hint = f"Choose another place: {find_place(param, ctx)} {param.make_metavar(ctx) if param and ctx else ''}"
+        if not above.is_dir():
+            lacks = f"{_show(above)} is a file, not a folder"
+        elif above != place.parent and not self.dir_okay:
+            lacks, hint = f"the folder {_show(place.parent)} does not exist", f"mkdir -p {_show(place.parent)}"
+        elif not (os.access(above, os.W_OK) or os.access(place, os.W_OK)):
+            lacks = f"this user may not write into {_show(above)}"
+        else:
+            return path
+        raise DevkitError(f"cannot write {value}: {lacks}", hint)
+
+
+def _show(path: Path) -> str:
+    return shlex.quote(min(os.path.relpath(path), f"{path}", key=len))
 
 
 FILE = PathType(path_type=Path, dir_okay=False)
 FOLDER = PathType(path_type=Path, exists=True, file_okay=False)
+PROJECT = ProjectPath(path_type=Path, exists=True, file_okay=False)
 OUTPUT_FILE = OutputPath(path_type=Path, dir_okay=False)
 OUTPUT_FOLDER = OutputPath(path_type=Path, file_okay=False)
 
@@ -86,14 +127,47 @@ class Command(click.Command):
         """
         words = self._replace_renamed(args)
         ctx.meta["words"] = tuple(words)
-        takers = {
-            flag for each in self.params if isinstance(each, click.Option) and not each.is_flag for flag in each.opts
-        }
-        for word, value in pairwise(words[: words.index("--")] if "--" in words else words):
-            # Click would take it for the value, as after an empty variable: --model $MODEL --data x.jsonl.
-            if word in takers and re.match("--[a-z]", value):
-                raise click.BadOptionUsage(word, f"Option '{word}' requires an argument, but {value} follows.", ctx)
+        if not ctx.resilient_parsing:
+            self._refuse_misread(ctx, iter(words))
         return super().parse_args(ctx, words)
+
+    def _refuse_misread(self, ctx: click.Context, rest: Iterator[str]) -> None:
+        """Refuse what Click would misread: an option as the value of another or as text, and all values of an option but one.
+
+        Words of a text that is not in quotes may look like options, unless they resemble one of the command.
+        """
+        known = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        options = {flag: each for each in known for flag in (*each.opts, *each.secondary_opts)}
+        given: dict[click.Option, str] = {}
+        texts: list[str] = []
+        for word in rest:
+            flag, is_joined, value = word.partition("=")
+            option = options.get(flag)
+            if word == "--" or not (option or word[:1] == "-" or ctx.allow_interspersed_args):
+                return
+            if option is None:
+                is_text = ctx.ignore_unknown_options and len(texts) > 1 and not any(" " in each for each in texts)
+                if _OPTION.fullmatch(word) and not (is_text and not find_similar(flag, options)):
+                    raise click.NoSuchOption(flag, ctx=ctx)
+                texts.append(word)
+                continue
+            if option.is_flag:
+                value = flag
+            elif not is_joined:
+                value = next(rest, "")
+                # Click would take it for the value, as after an empty variable: --model $MODEL --data x.jsonl.
+                if re.match("--[a-z]", value):
+                    raise click.BadOptionUsage(flag, f"Option '{flag}' requires an argument, but {value} follows.", ctx)
+            if not option.multiple and value and given.setdefault(option, value) != value:
+                # A file of them, which its help says, takes several.
+                several = re.compile(f"(?i){flag.strip('-')}s\\b")
+                files = (each for each in known if each.metavar == "FILE" and several.search(each.help or ""))
+                hint = next(
+                    (f"For several, use {each.opts[0]} FILE: {each.help}" for each in files), "Remove one of them."
+                )
+                both = f"{given[option]} and {value}"
+                says = f"{both} contradict each other" if option.is_flag else f"{flag} is given twice: {both}"
+                raise DevkitError(says, hint)
 
     def _replace_renamed(self, args: Sequence[str]) -> list[str]:
         found: list[str] = []
@@ -234,5 +308,5 @@ def _setting_option(settings: type, name: str) -> Decorator:
             default=None,
             help=meaning,
         )
-    flag_type = OutputPath(path_type=Path) if kind is Path else kind
+    flag_type = OUTPUT_FOLDER if kind is Path else kind
     return click.option(flag, name, type=flag_type, metavar=info.example or _METAVARS[kind], help=meaning)

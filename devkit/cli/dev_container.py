@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import FOLDER, PathType
+from devkit.cli.command import FILE, FOLDER, PROJECT, Command
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
 from devkit.text import to_one_line
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_LINES = 12
 
-directory_argument = click.argument("directory", metavar="[DIR]", default=".", type=FOLDER)
+directory_argument = click.argument("directory", metavar="[DIR]", default=".", type=PROJECT)
+_subfolder_argument = click.argument("directory", metavar="[DIR]", default=".", type=FOLDER)
 config_option = click.option(
     "--config",
     metavar="FILE",
-    type=PathType(path_type=Path, dir_okay=False),
+    type=FILE,
     help="The devcontainer.json. Default: the one in DIR, or in the nearest folder above it.",
 )
 
@@ -124,8 +125,8 @@ def _print_failure(failure: "Failure", client: "EngineClient") -> None:
         click.echo(f"The whole output: {log.name}{hint}", err=True)
 
 
-@click.command()
-@directory_argument
+@click.command(cls=Command)
+@_subfolder_argument
 @config_option
 @context_option
 @click.option("--rebuild", is_flag=True, help="Recreate the container, which ends its programs.")
@@ -137,8 +138,8 @@ def up(
 ) -> None:
     """Start the dev container of DIR: build it, wait until it is healthy, and run its lifecycle commands once.
 
-    Compose starts a dev container that devkit wrote, and the services of a folder that has only a Compose file; the dev
-    container CLI starts any other. A repeated run keeps everything that is up to date. Editors attach to the same container.
+    Compose starts dev containers that devkit wrote, and folders that have only a Compose file. The dev container CLI starts
+    all other dev containers. A repeated run keeps everything that is up to date. Editors attach to the same container.
     If something fails, the last lines name the cause, its line in the project's files, and the fix.
     """
     container = find_project_container(directory, config, takes_compose=True)
@@ -168,8 +169,8 @@ def up(
     click.echo("  enter it:    devkit shell\n  run in it:   devkit run -- COMMAND\n  stop it:     devkit down")
 
 
-@click.command()
-@directory_argument
+@click.command(cls=Command)
+@_subfolder_argument
 @config_option
 @context_option
 @click.pass_context
@@ -185,7 +186,7 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
     ctx.exit(_open_running(directory, config).run(["sh", "-c", find_shell]))
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--directory",
     metavar="DIR",
@@ -213,8 +214,8 @@ def run(
     ctx.exit(_open_running(directory, config, command).run(command, env={name: value for name, _, value in pairs}))
 
 
-@click.command()
-@directory_argument
+@click.command(cls=Command)
+@_subfolder_argument
 @config_option
 @context_option
 @click.option("--volumes", is_flag=True, help="Also remove the container and its volumes, including their caches.")

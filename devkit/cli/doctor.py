@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import FOLDER, OUTPUT_FILE, Command, complete_codes, facts_option, section
+from devkit.cli.command import OUTPUT_FILE, PROJECT, Command, complete_codes, facts_option, section
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
 from devkit.cli.output import (
     OutputOptions,
@@ -57,7 +57,7 @@ _REMOVED = {
 @click.command(cls=Command, renamed={"--smoke": "--trial"}, removed=_REMOVED)
 @section(
     "What to examine",
-    click.option("--project", metavar="DIR", type=FOLDER, help="The project to check. Default: this directory."),
+    click.option("--project", metavar="DIR", type=PROJECT, help="The project to check. Default: this directory."),
     facts_option("Check a saved machine instead of this one. May be repeated for a host and its container."),
     click.option("--only", metavar="CODE", multiple=True, shell_complete=complete_codes, help="Run only this check."),
     click.option(

@@ -6,6 +6,7 @@ from typing import Literal
 
 import click
 
+from devkit.cli.command import Command
 from devkit.cli.tables import TablesDocument
 from devkit.devcontainer.onboarding import Need
 from devkit.doctor.comparison import Group
@@ -178,7 +179,7 @@ def build_document_schema(name: str) -> Json:
     return build_schema(name, kind, about=command)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False, default="")
 def schema(name: str) -> None:
     """Print the JSON Schema of a document, such as plan or devkit.plan/1; without NAME list the documents."""

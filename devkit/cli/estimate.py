@@ -35,7 +35,7 @@ from devkit.estimate.settings import (
 from devkit.facts.settings import describe_settings, format_setting
 from devkit.facts.values import Unknown
 from devkit.formats.jsonc import parse_json_object
-from devkit.reading import MAX_DOCUMENT_BYTES, read_json_object
+from devkit.reading import MAX_DOCUMENT_BYTES, find_similar_paths, read_json_object
 from devkit.text import escape_text, find_similar, suggest
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ _BOTH = (
         "--shape",
         multiple=True,
         metavar="KEY=N,…",
-        help="Describe a model without a config.json by its keys, such as "
-        "hidden_size=4096,num_hidden_layers=32,num_attention_heads=32,intermediate_size=14336,vocab_size=128256.",
+        help="Describe a model that has no config.json, in the keys of that file: 'hidden_size=4096, "
+        "num_hidden_layers=32, num_attention_heads=32, intermediate_size=14336, vocab_size=128256'.",
     ),
 )
 _WITHOUT_FLAG = {
@@ -336,7 +336,7 @@ def build_model_config(shape: Sequence[str], *, model: str | None) -> dict[str, 
     if model is not None:
         raise DevkitError(f"{model} and --shape describe different models", "Remove one of them.")
     config: dict[str, Any] = {"model_type": "llama"}
-    for pair in (pair for text in shape for pair in text.split(",")):
+    for pair in (pair.strip() for text in shape for pair in text.split(",")):
         key, _, value = pair.partition("=")
         if not value or not (value.isdecimal() or value in ("true", "false") or key == "model_type"):
             raise DevkitError(f"invalid --shape {pair}: expected KEY=N", "Use the keys of config.json.")
@@ -373,14 +373,19 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     """Download the config.json of a hub repository, and nothing else of it."""
     from devkit.estimate.shape import find_closest_models, list_models
 
-    close = find_closest_models(model)
+    close = find_similar_paths(Path(model)) or find_closest_models(model)
     known = suggest(close, f"{len(list_models())} models are known, such as llama-3.1-8b.")
     if model.count("/") != 1 or model.startswith((".", "/")):
+        lacks = "does not exist" if model[:1] in (".", "/", "~") else "is not known"
         raise DevkitError(
-            f"the model {model!r} is not known", f"{known} Alternatively, give its config.json, or its name on the hub."
+            f"the model {model!r} {lacks}",
+            f"{known} Alternatively, give its folder, its config.json or its name on the hub.",
         )
     from devkit.probe.host import LocalHost
     from devkit.probe.hub import read_model_config
+    from devkit.probe.package_indexes import require_addresses
+
+    require_addresses(["HF_ENDPOINT"])
 
     hint = f"{known} Alternatively, download its config.json and pass that file."
     text = read_model_config(LocalHost(), model)

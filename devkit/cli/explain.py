@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import FILE, OUTPUT_FILE, complete_codes
+from devkit.cli.command import FILE, OUTPUT_FILE, Command, complete_codes
 from devkit.errors import DevkitError, ExitCode
-from devkit.reading import MAX_LOG_BYTES, read_chunks
+from devkit.reading import MAX_LOG_BYTES, is_text, read_chunks, suggest_path
 from devkit.text import format_bytes, format_count, to_one_line
 from devkit.whole_files import write_whole
 
@@ -35,7 +35,7 @@ _LOG_SUFFIXES = (".err", ".log", ".out", ".txt")
 _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain build.log'
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
 @click.argument(
     "text", nargs=-1, metavar="CODE | TEXT | FILE | -", type=click.UNPROCESSED, shell_complete=complete_codes
 )
@@ -76,10 +76,10 @@ def explain(
     log = None if is_piped else _find_log(text)
     excerpts: tuple[Excerpt, ...] = ()
     if is_piped:
-        excerpts = read_log(iter(partial(sys.stdin.buffer.read, _CHUNK_BYTES), b""))
+        excerpts = read_log(iter(partial(sys.stdin.buffer.read, _CHUNK_BYTES), b""), "standard input")
     elif log:
         try:
-            excerpts = read_log(read_chunks(log, sys.maxsize))
+            excerpts = read_log(read_chunks(log, sys.maxsize), f"{log}")
         except OSError as problem:
             raise DevkitError(
                 f"cannot read {log}: {problem.strerror}", "Specify a file that you can read."
@@ -135,7 +135,7 @@ def _find_log(words: tuple[str, ...]) -> Path | None:
         mode = path.stat().st_mode
     except OSError as problem:
         if path.suffix in _LOG_SUFFIXES and " " not in words[0]:
-            hint = f"Specify an existing file, or give a code or an error text: {_EXAMPLES}"
+            hint = suggest_path(path, f"Specify an existing file, or give a code or an error text: {_EXAMPLES}")
             raise DevkitError(f"cannot read {path}: {problem.strerror}", hint) from problem
         return None
     if words[0] and stat.S_ISDIR(mode):
@@ -215,11 +215,11 @@ def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, wi
         ctx.exit(ExitCode.DONE)
 
 
-def read_log(chunks: Iterator[bytes]) -> "tuple[Excerpt, ...]":
-    """Read a log; of a very long one the beginning, the end, and the lines of errors between them."""
+def read_log(chunks: Iterator[bytes], name: str = "the log") -> "tuple[Excerpt, ...]":
+    """Read a log; of a very long one the beginning, the end, and the lines of errors between. Raises DevkitError for an image."""
     from devkit.doctor.signatures.log_text import read_excerpts
 
-    excerpts = read_excerpts(_read_utf8(chunks))
+    excerpts = read_excerpts(_read_utf8(chunks, name))
     if len(excerpts) > 1:
         click.echo(
             "The text is long: devkit read only its beginning, its end and the error lines between them.", err=True
@@ -227,9 +227,12 @@ def read_log(chunks: Iterator[bytes]) -> "tuple[Excerpt, ...]":
     return excerpts
 
 
-def _read_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _read_utf8(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """Read chunks as UTF-8. PowerShell writes UTF-16 with a byte order mark."""
     chunk = next(chunks, b"")
+    if not chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not is_text(chunk):
+        hint = "Paste the error's text, or save the command's output: COMMAND > train.log 2>&1"
+        raise DevkitError(f"{name} is not text", hint)
     encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(chunk[:2])
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace") if encoding else None
     count = 0

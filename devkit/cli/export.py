@@ -42,7 +42,7 @@ from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file, resolve_inside
 from devkit.render.toml_tables import parse_assignments, set_toml_values
 from devkit.solver.plan import Plan
-from devkit.text import format_bytes, format_count
+from devkit.text import format_bytes, format_count, suggest
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
 if TYPE_CHECKING:
@@ -368,10 +368,10 @@ def load_exported_project(project: "DevkitProject", plan: Plan, job: JobSettings
         return ExportedProject(build_container_settings(project), plan, finetune=None, config=None)
     path = project.root / job.settings
     if not path.is_file():
-        raise DevkitError(
-            f"{job.settings} does not exist in {project.root}",
-            "Give the path of the devkit finetune settings in the project, because the job sees only the project.",
-        )
+        lacks = "is a folder, not a TOML file" if path.is_dir() else f"does not exist in {project.root}"
+        near = [os.path.relpath(each) for each in path.parent.glob("*.toml") if each.name != DEVKIT_TOML]
+        hint = "Give the path of the devkit finetune settings in the project, because the job sees only the project."
+        raise DevkitError(f"{job.settings} {lacks}", suggest(near, hint))
     finetune = FinetuneSettings(**read_settings_file(path))
     try:
         validate_finetune_settings(finetune)
@@ -464,8 +464,6 @@ def _find_folder(project: "DevkitProject", target: ExportTarget, settings: Expor
         # A stranger may have written devkit.toml, and made a folder of the project a link.
         resolve_inside(project.root, default)
     folder = Path(os.path.normpath(output.absolute() if output is not None else project.root / default))
-    if folder.is_file():
-        raise DevkitError(f"{folder} is a file", "Specify a folder with --output.")
     lock = read_project_lock(folder) if folder.is_dir() else None
     if lock is not None and lock.files and lock.target != target.name:
         content = f"the files of {lock.target}" if lock.target else "a project's dev container"

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import click
 
+from devkit.cli.command import Command
 from devkit.text import format_bytes
 from devkit.workload.interpreter import continue_in_project
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def fetch(name: str, as_json: bool) -> None:

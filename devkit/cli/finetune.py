@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from devkit.cli.command import Command, PathType, collect_setting_flags, setting_options
+from devkit.cli.command import FILE, Command, collect_setting_flags, setting_options
 from devkit.cli.output import print_next
 from devkit.cli.runtime import is_drawn
 from devkit.errors import DevkitError
@@ -50,11 +50,7 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
 )
 @setting_options(FinetuneSettings)
 @click.option(
-    "--settings",
-    "file",
-    metavar="FILE",
-    type=PathType(path_type=Path, dir_okay=False),
-    help="TOML file with any of these settings; flags override it.",
+    "--settings", "file", metavar="FILE", type=FILE, help="TOML file with any of these settings; flags override it."
 )
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help=f"Another setting: {join_words(_WITHOUT_FLAG)}."

@@ -60,7 +60,7 @@ class _Answer:
 @click.option(
     "--hosts-file",
     metavar="FILE",
-    type=PathType(path_type=Path, allow_dash=True),
+    type=PathType(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     help="File with one host per line; - for standard input, for example from scontrol show hostnames.",
 )
 @click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command, OutputPath, PathType
+from devkit.cli.command import FOLDER, OUTPUT_FOLDER, Command, PathType
 from devkit.cli.output import dump_json
 from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import Precision
@@ -50,7 +50,7 @@ _REMOVED = (
 
 @click.command(cls=Command, renamed={"--tokens": "--max-new-tokens", "--precision": "--dtype"}, removed=_REMOVED)
 @click.option("--model", metavar="NAME", default="", help="Folder or hub id. Default: the adapter's base.")
-@click.option("--adapter", metavar="DIR", type=PathType(path_type=Path), help="Folder of a LoRA or DoRA adapter.")
+@click.option("--adapter", metavar="DIR", type=FOLDER, help="Folder of a LoRA or DoRA adapter.")
 @click.option("--any-base", is_flag=True, help="Use the adapter with weights that it was not trained on.")
 @click.option("--prompt", metavar="TEXT", help="The prompt; - reads standard input.")
 @click.option(
@@ -59,9 +59,7 @@ _REMOVED = (
     type=PathType(path_type=Path, exists=True, dir_okay=False),
     help="Prompts, one per line (.txt) or as JSON lines (.jsonl); answers are printed as JSON lines.",
 )
-@click.option(
-    "--merge", metavar="DIR", type=OutputPath(path_type=Path), help="Merge the adapter and the model into DIR."
-)
+@click.option("--merge", metavar="DIR", type=OUTPUT_FOLDER, help="Merge the adapter and the model into DIR.")
 @click.option(
     "--max-new-tokens",
     "tokens",

@@ -31,7 +31,7 @@ from devkit.cli.changes import (
     select_changed,
     write_feature,
 )
-from devkit.cli.command import Command, PathType
+from devkit.cli.command import Command, PathType, ProjectPath
 from devkit.cli.existing_container import adopt_existing_container, list_compose_offers
 from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.output import print_next, print_wrapped
@@ -94,7 +94,9 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
     renamed=RENAMED_FLAGS,
     removed={"--profile": REMOVED_SETTINGS["profiles"], "--bake": REMOVED_SETTINGS["bake"]},
 )
-@click.argument("directory", metavar="[DIR]", default=".", callback=_refuse_home, type=PathType(path_type=Path))
+@click.argument(
+    "directory", metavar="[DIR]", default=".", callback=_refuse_home, type=PathType(path_type=Path, file_okay=False)
+)
 @plan_options(with_details=False)
 @container_options
 @lock_options
@@ -153,6 +155,7 @@ def init(
 
     if as_feature:
         write_feature(ctx, directory, is_dry_run=dry_run, force=force, as_json=as_json)
+    ProjectPath().convert(directory, next(each for each in ctx.command.params if each.name == "directory"), ctx)
     options.refuse_contradiction()
     is_new = not directory.exists()
     if not dry_run:

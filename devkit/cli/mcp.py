@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from devkit.cli.command import FOLDER, facts_option
+from devkit.cli.command import PROJECT, Command, facts_option
 from devkit.errors import DevkitError
 from devkit.release import INSTALL_MCP_COMMAND
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
-    "--project", metavar="DIR", default=".", type=FOLDER, help="The project to read. Default: this directory."
+    "--project", metavar="DIR", default=".", type=PROJECT, help="The project to read. Default: this directory."
 )
 @facts_option("Answer for a saved machine instead of this one. May be repeated for a host and its container.")
 @click.option(

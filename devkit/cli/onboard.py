@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli.command import Command
 from devkit.cli.dev_container import directory_argument, find_project_container, start
 from devkit.cli.output import print_next
 from devkit.cli.terminal import show_status
@@ -41,7 +42,7 @@ class Steps:
         click.echo(f"   {status}: {detail}", err=True)
 
 
-@click.command()
+@click.command(cls=Command)
 @directory_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.changes import format_compile_costs
-from devkit.cli.command import Command, PathType
+from devkit.cli.command import Command, ProjectPath
 from devkit.cli.output import dump_json
 from devkit.cli.plan_options import PlanOptions, build_request_from_options, plan_options
 from devkit.cli.runtime import is_drawn, today
@@ -55,7 +55,7 @@ _NO_HOLD = {"--no-hold": "It does not change the plan. For the image, use: devki
 
 
 @click.command(cls=Command, renamed={"--project": ""}, removed=_NO_HOLD)
-@click.argument("project", metavar="[DIR]", default=".", type=PathType(exists=True, file_okay=False))
+@click.argument("project", metavar="[DIR]", default=".", type=ProjectPath(exists=True, file_okay=False))
 @plan_options(with_details=True)
 @click.option("--ignore-dependencies", is_flag=True, help="Plan without the project's own requirements.")
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Decorator, PathType, complete_gpus, group_options, section
+from devkit.cli.command import FILE, FOLDER, Decorator, PathType, complete_gpus, group_options, section
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
@@ -100,10 +100,13 @@ def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tupl
     return tuple(dict.fromkeys(each for name in names for each in stacks[name].requires))
 
 
-SAVED = PathType(dir_okay=False)
 _MACHINE = (
     click.option(
-        "--facts", multiple=True, metavar="FILE", type=SAVED, help="Plan for a machine saved by `devkit doctor`."
+        "--facts",
+        multiple=True,
+        metavar="FILE",
+        type=PathType(dir_okay=False),
+        help="Plan for a machine saved by `devkit doctor`.",
     ),
     click.option("--driver", metavar="VERSION", help="Plan for this NVIDIA driver, such as 570.124.06."),
     click.option(
@@ -211,9 +214,6 @@ def _read_this_machine() -> Facts:
     return gather_facts(CachingHost(), only=("system", "driver", "nvml", "amd"), meanwhile=preload)
 
 
-_FILE_PATH = PathType(path_type=Path)
-
-
 @dataclass(frozen=True)
 class ContainerOptions:
     """The flags that describe the dev container; None, False and () mean "not given"."""
@@ -234,11 +234,9 @@ class ContainerOptions:
 container_options = group_options(
     (
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
+        click.option("--ca-certificate", metavar="FILE", type=FILE, help="CA bundle (PEM) to trust in the image."),
         click.option(
-            "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="CA bundle (PEM) to trust in the image."
-        ),
-        click.option(
-            "--wheelhouse", metavar="DIR", type=_FILE_PATH, help="Build from this folder of wheels, not an index."
+            "--wheelhouse", metavar="DIR", type=FOLDER, help="Build from this folder of wheels, not an index."
         ),
         click.option(
             "--set",

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.command import PathType
+from devkit.cli.command import FOLDER, Command
 from devkit.errors import DevkitError
-from devkit.text import escape_text
+from devkit.reading import find_similar_paths
+from devkit.text import escape_text, suggest
 
 if TYPE_CHECKING:
     from devkit.estimate.inference import ServingSettings
@@ -31,7 +32,7 @@ raise SystemExit(not (is_serve_available() and is_accelerate_available()))
 """
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=Command)
 @click.argument("model")
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_ARGUMENTS…]")
 @click.option(
@@ -39,7 +40,7 @@ raise SystemExit(not (is_serve_available() and is_accelerate_available()))
     type=click.Choice(list(_PROGRAMS)),
     help="Inference engine. Default: the one that fits the model and the GPUs.",
 )
-@click.option("--adapter", metavar="DIR", type=PathType(path_type=Path), help="Also serve this LoRA adapter (vLLM).")
+@click.option("--adapter", metavar="DIR", type=FOLDER, help="Also serve this LoRA adapter (vLLM).")
 @click.option(
     "--context",
     metavar="TOKENS",
@@ -102,19 +103,21 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.cli.estimate import find_model_config, read_local_gpus
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.inference import solve_serving
-    from devkit.workload.finetune.files import find_local_model, find_packaged_model
+    from devkit.estimate.model_catalog import find_model
+    from devkit.workload.finetune.files import find_local_model, find_packaged_model, model_not_found
 
     if model.lower().endswith(".gguf"):
         if not Path(model).is_file():
             hint = "Write one: convert_hf_to_gguf.py MERGED --outfile FILE, which comes with llama.cpp"
-            raise DevkitError(f"the file {model} does not exist", hint)
+            raise DevkitError(f"the file {model} does not exist", suggest(find_similar_paths(Path(model)), hint))
         return model, None
-    find_local_model(model)
-    packaged = find_packaged_model(model)
+    local, packaged = find_local_model(model), find_packaged_model(model)
+    if not (local or packaged or "/" in model or find_model(model)):
+        raise model_not_found(model)
     name = str(packaged) if packaged else model
+    config, known = find_model_config(name, None)  # first: what the server lacks matters only to a model that exists
     if "CUDA_VISIBLE_DEVICES" in os.environ or not (gpus := read_local_gpus()):
         return name, None
-    config, known = find_model_config(name, None)
     if "quantization_config" in config or any(gpu.mig_enabled is True for gpu in gpus):
         return name, None  # of neither is the memory known
     settings = solve_serving(build_model_shape(config, name=known), gpus, context=context)

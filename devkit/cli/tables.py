@@ -6,6 +6,7 @@ from typing import Literal
 
 import click
 
+from devkit.cli.command import Command
 from devkit.cli.runtime import today
 from devkit.compat.version_tables import TABLE_NAMES
 from devkit.formats.documents import encode, load
@@ -32,7 +33,7 @@ class TablesDocument:
     faults: tuple[str, ...] = ()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def tables(as_json: bool) -> None:
     """Show the age and the rows of each version table. Newer tables come with newer releases."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli.command import Command
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.terminal import show_status
 from devkit.errors import DevkitError, ExitCode
@@ -18,20 +19,21 @@ if TYPE_CHECKING:
     from devkit.verify.tryout import TryOut
 
 
-@click.command("try")
+@click.command("try", cls=Command)
 def try_() -> int:
     """Teach a real model a name in a temporary environment, show its answers before and after LoRA, and leave nothing behind.
 
     Installs torch, transformers, peft and accelerate into a temporary folder, unless the active environment has them, and
     removes it. uv's cache keeps the downloads. Exits with 1 if the model did not learn the name.
     """
-    from devkit.probe.package_indexes import list_own_indexes
+    from devkit.probe.package_indexes import list_own_indexes, require_addresses
     from devkit.verify.process import interrupt_on_termination
     from devkit.verify.tryout import MODEL, open_tryout, remove_leftovers, require_index
     from devkit.workload.finetune.files import find_snapshot
     from devkit.workload.interpreter import require_workload_python
 
     python = ""
+    require_addresses()
     with interrupt_on_termination():
         for each in remove_leftovers():
             print_wrapped(f"Removed the files that a killed run had left: {each}.")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from devkit.cli.command import OutputPath
+from devkit.cli.command import OutputPath, find_place
 from devkit.reading import suggest_path
 from devkit.text import find_similar
 
@@ -58,7 +58,7 @@ _UNITS = {
 }
 """The units that a number may have been given in, by what the option takes."""
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
-_DASHES = re.compile("^[\u2010-\u2015\u2212]+(?=.(.?))")
+_DASHES = re.compile("^(?:\\s+-+|[\u2010-\u2015\u2212]+)(?=.(.?))")
 _QUOTED = re.compile("(?<![^\0=])[“”„«\u2018]([^“”„«»\u2018\u2019]*)[“”»\u2019](?![^\0])")
 _PLACEHOLDER = re.compile(r"<[^<>]+>|.*\bpath/to/.*|your[-_].+|(owner|org)/(name|model)", re.IGNORECASE)
 _PROMPTS = ("$", "#", "%", ">", "devkit")
@@ -76,7 +76,8 @@ def find_slip(words: Sequence[str]) -> str:
     meant = [*takewhile("#".__ne__, dropwhile(_PROMPTS.__contains__, meant))]
     meant = [_DASHES.sub(lambda found: "--" if found[1] else "-", each) for each in meant]
     typed = shlex.join(["devkit", *meant])
-    return "" if meant == list(words) else f"Use plain dashes and quotes, and leave out prompts and comments: {typed}"
+    advice = "Use plain dashes and quotes, and leave out backslashes before spaces, prompts and comments"
+    return "" if meant == list(words) else f"{advice}: {typed}"
 
 
 def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple[str, str]:
@@ -128,24 +129,27 @@ def _find_meant_values(error: click.BadParameter, context: click.Context) -> tup
     """Return what was probably meant by a wrong value, and a further line of the hint."""
     typed = error.message.split("'")[1].replace("\\\\", "\\") if "'" in error.message else ""
     option = error.param if isinstance(error.param, click.Option) else None
-    is_written = option and isinstance(option.type, OutputPath)
+    is_written = error.param is not None and isinstance(error.param.type, OutputPath)
     meant: list[str] = []
     if error.message.endswith("does not exist."):
         meant = [*_quote_words(typed, context), *_find_flags(typed, context)]
-        if not meant and isinstance(error.param, click.Argument) and shutil.which(typed):
+        is_command = shutil.which(typed) or "--" in takewhile(typed.__ne__, sys.argv)
+        if not meant and isinstance(error.param, click.Argument) and is_command:
             meant = [f"devkit run -- {shlex.join(_list_words_from(typed))}"]
         return meant, "" if meant else suggest_path(Path(typed), f"Check the path, which is relative to {Path.cwd()}.")
     if error.message.endswith("is not readable."):
         return (), "Make it readable by this user."
     if error.message.endswith("is a directory."):
-        if option and is_written:
-            return (), f"Name a file in it: {option.opts[0]} {Path(typed) / 'FILE'}"
+        if is_written:
+            return (), f"Name a file in it{option and f': {option.opts[0]}'} {Path(typed) / 'FILE'}"
         with suppress(OSError):  # a folder that this user may not read
             meant = [f"{each}" for each in sorted(Path(typed).iterdir()) if each.is_file()]
         return meant, ""
     if error.message.endswith("is a file."):
-        folder = [f"{option.opts[0]} {shlex.quote(f'{Path(typed).parent}')}"] if option and not is_written else []
-        return [*folder, *_find_options_for(typed, context)], ""
+        if is_written and error.param:
+            return (), f"Choose another place: {find_place(error.param, context)} {error.param.make_metavar(context)}"
+        folder = " ".join((*(option.opts[:1] if option else ()), shlex.quote(f"{Path(typed).parent}")))
+        return [folder, *_find_options_for(typed, context)], ""
     if option and option.type.name.startswith(("int", "float")):
         return _find_number(typed, option, context), ""
     if error.param is None or not isinstance(error.param.type, click.Choice):
@@ -261,7 +265,11 @@ def _find_commands(typed: str, group: click.Group, context: click.Context) -> li
     rest = _list_words_from(typed)[1:]
     table = OF_OTHER_TOOLS if context.parent is None else {}
     meant = [each.format(shlex.join(rest) or "COMMAND") for each, words in table.items() if typed in words.split()]
-    meant = meant or find_similar(typed, group.list_commands(context))
+    known = group.list_commands(context)
+    meant = meant or find_similar(typed, known)
+    if not meant and (command := next(filter(known.__contains__, rest), "")):  # the words are swapped
+        rest.remove(command)
+        meant = [shlex.join((command, typed, *rest))]
     return [f"{context.command_path} {each}" for each in meant]
 
 
@@ -272,6 +280,10 @@ def _list_words_from(typed: str) -> list[str]:
 
 def _pass_through(typed: str, context: click.Context) -> str:
     """Return how to give another program's option, as in --sbatch=--qos=high; "" for a command that passes it to none."""
+    if context.ignore_unknown_options:
+        return "If it belongs to an error text, put the text in quotes."
+    if any(f"{each.metavar}".startswith("[-- ") for each in context.command.params):
+        return f"Options of the program that it starts come after two dashes: -- {shlex.join(_list_words_from(typed))}"
     taker = next((each.opts[0] for each in context.command.params if each.metavar == "OPTION"), "")
     if not taker or typed[:2] != "--":
         return ""

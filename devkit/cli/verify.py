@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.command import Command, OutputPath
+from devkit.cli.command import OUTPUT_FILE, Command, OutputPath
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
+from devkit.text import suggest
 from devkit.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -89,11 +90,8 @@ def verify(
         raise click.UsageError("--quick and --full exclude each other")
     if bench:
         ctx.exit(_run_benchmark(output or Path("gpu-report"), as_json=as_json))
-    # Now, and not after the proof.
-    if output is not None and output.is_dir():
-        raise DevkitError(f"{output} is a folder", f"Name a file in it: --output {output / 'proof.json'}")
-    if output is not None and not output.parent.is_dir():
-        raise DevkitError(f"{output.parent} is not a directory: cannot write {output.name}", "make it first")
+    if output is not None:  # a folder with --bench alone
+        OUTPUT_FILE.convert(output, next(each for each in ctx.command.params if each.name == "output"), ctx)
     with interrupt_on_termination():
         report = _prove(
             directory,
@@ -150,15 +148,13 @@ def _prove(directory: Path, *, here: bool, depth: str, **settings: Any) -> "Veri
 
 def _require_local_model(model: str) -> None:
     """Raise DevkitError for a model that is neither a folder nor in the hub's cache: the proof downloads nothing."""
-    home = os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface"
-    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
-    found = Path(model).expanduser()
-    if found.is_file():
-        raise DevkitError(
-            f"{model} is a file, but a model is a folder", "Give the folder that contains its config.json."
+    from devkit.probe.host import LocalHost
+    from devkit.probe.machine.resources import find_hub_cache
+    from devkit.workload.finetune.files import find_local_model, find_similar_names
+
+    cache = Path(find_hub_cache(LocalHost()) or os.devnull, f"models--{model.replace('/', '--')}")
+    if model and not find_local_model(model) and not cache.exists():
+        hint = suggest(
+            find_similar_names(model), f"The proof does not download a model. Download it: hf download {model}"
         )
-    if model and not found.is_dir() and not (cache / f"models--{model.replace('/', '--')}").exists():
-        raise DevkitError(
-            f"model {model} was not found: it is neither a folder nor in {cache}",
-            f"Give a folder, or download the model first, because the proof does not download anything: hf download {model}",
-        )
+        raise DevkitError(f"model {model} was not found: it is neither a folder nor in {cache.parent}", hint)

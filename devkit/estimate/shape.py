@@ -314,7 +314,7 @@ def find_model(name: str) -> KnownModel | None:
 
 def find_closest_models(name: str) -> tuple[str, ...]:
     """Find the names of up to three known models that look like `name`, best first."""
-    near = get_close_matches(_normalize(name.rpartition("/")[2]), _index_models(), n=9, cutoff=0.5)
+    near = get_close_matches(_normalize(name.rpartition("/")[2]), _index_models(), n=9, cutoff=0.6)
     return tuple(dict.fromkeys(_index_models()[each].id for each in near))[:3]
 
 

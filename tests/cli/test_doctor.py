@@ -121,8 +121,12 @@ def test_saved_facts_are_redacted_and_can_be_judged_again(ask, tmp_path):
         "no such file": (["--facts", "nowhere.json"], "cannot read nowhere.json", "--save-facts"),
         "not JSON": (["--facts", "broken.json"], "does not contain the facts", "--save-facts"),
         "not text": (["--facts", "binary.json"], "does not contain the facts", "--save-facts"),
-        "output": (["--facts", "good.json", "--output", "no/such/x"], "cannot write no/such/x", "folder"),
-        "saved facts": (["--facts", "good.json", "--save-facts", "no/such/x"], "cannot write no/such/x", "folder"),
+        "output": (["--facts", "good.json", "--output", "no/such/x"], "cannot write no/such/x: the folder", "mkdir -p"),
+        "saved facts": (
+            ["--facts", "good.json", "--save-facts", "no/such/x"],
+            "cannot write no/such/x: the folder",
+            "mkdir -p",
+        ),
     },
 )
 def test_bad_input_is_one_line_and_a_hint(tmp_path, monkeypatch, arguments, message, hint):

@@ -240,7 +240,7 @@ def test_a_job_that_cannot_fit_is_refused_with_one_and_written_when_forced(proje
         pytest.param((*JOB, "--set", "checkpoints_size=1M"), "checkpoints_size 1M is less than", id="too little room"),
         pytest.param((*JOB, "--set", "checkpoint=1"), "checkpoint is not a setting", id="no setting"),
         pytest.param((*JOB[4:], "--gpu=H1000", "--", "python"), "the GPU 'H1000' is not in", id="no GPU's name"),
-        pytest.param((*JOB, "--gpu=T4", "--gpus=0"), "--gpu T4 and --gpus 0 contradict", id="a GPU and none"),
+        pytest.param((*JOB[:2], "--gpu=T4", "--gpus=0"), "--gpu T4 and --gpus 0 contradict", id="a GPU and none"),
         pytest.param((*JOB, "--gpus", "two"), "Invalid value for '--gpus'", id="no number"),
         pytest.param((*JOB, "--output", "run.toml"), "is a file", id="a file for a folder"),
     ],

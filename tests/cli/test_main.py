@@ -406,7 +406,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "an empty file of facts": (["doctor", "--facts", os.devnull], "not JSON: it is empty"),
         "a file as project": (["doctor", "--project", __file__], f"--project {Path(__file__).parent} or --facts FILE?"),
         "a folder for the report": (["doctor", "--output", "."], "directory.\n  Name a file in it: --output FILE\n"),
-        "a folder for the proof": (["verify", "--here", "--output", "."], "Name a file in it: --output proof.json"),
+        "a folder for the proof": (["verify", "--here", "--output", "."], "Name a file in it: --output FILE"),
         "an empty path": (["bundle", "--output", ""], "--output: the path is empty"),
         "an empty folder": (["plan", ""], "devkit plan: the path is empty"),
         "a URL as the project": (["onboard", "https://x.org/me/demo.git"], "demo.git && devkit onboard demo\n"),
@@ -433,6 +433,31 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "an empty name": (["estimate", ""], "the model '' is not known\n  An argument is empty"),
         "a placeholder": (["serve", "<model>"], "Replace <model> with"),
         "a path of Windows": (["up", r"C:\x\y"], "This is a Windows path; in WSL it is /mnt/c/x/y.\n"),
+        "an option close to one, before a text": (["explain", "--no-fact", "x"], "Did you mean --no-facts?"),
+        "a long dash after a text": (["explain", "an error", "\u2014json"], "explain 'an error' --json\n"),
+        "an option of no such name": (
+            ["explain", "CTK001", "--style", "x"],
+            "to an error text, put the text in quotes.",
+        ),
+        "a host with a long dash": (["fleet", "doctor", "a", "\u2013json"], "devkit fleet doctor a --json\n"),
+        "an option of the server": (["serve", "x", "--max-num-seqs", "4"], "two dashes: -- --max-num-seqs 4\n"),
+        "one option twice": (
+            ["generate", "--prompt", "a", "--prompt=b"],
+            "--prompt is given twice: a and b\n  For several, use --file FILE: ",
+        ),
+        "a switch and its opposite": (
+            ["doctor", "--trial", "--no-trial"],
+            "--trial and --no-trial contradict each other\n  Remove",
+        ),
+        "a folder before its command": (["my", "up", "--json"], "Did you mean devkit up my --json?"),
+        "a folder before its target": (["export", "my", "slurm"], "Did you mean devkit export slurm my?"),
+        "a command for a folder": (["shell", "--", "nvidia-smi"], "Did you mean devkit run -- nvidia-smi?"),
+        "a backslash before a space": (["finetune", "--model", "x", " --batch", "4"], "finetune --model x --batch 4\n"),
+        "a report in no folder": (
+            ["doctor", "--output", "a/b/c.txt"],
+            "the folder a/b does not exist\n  mkdir -p a/b\n",
+        ),
+        "a model that no folder is": (["serve", "merged"], "the model merged does not exist\n  Give"),
         "an argument too many": (["bundle", ".", "x"], "devkit bundle takes only [DIR].\n"),
         "a flag for the argument": (["fleet", "files", "-o", "x"], "mean [DIR] without a flag?"),
         "no hosts in a file": (
@@ -456,6 +481,9 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
     for name in (*names, "empty.log"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}\n" * (name in names))
+    (tmp_path / "image.log").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9)
+    (tmp_path / "filled").mkdir()
+    (tmp_path / "filled/.devcontainer").write_text("x")
     for words, says in (
         (["run", "proj", "python", "a b.py"], "devkit run --directory proj -- python 'a b.py'\n"),
         (["run", "python", "main.py"], "devkit run --directory proj -- python main.py\n"),
@@ -465,15 +493,68 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         (["onboard", "porj"], "Did you mean proj?"),
         (["serve", r".\proj"], "Did you mean proj?"),
         (["generate", "--adapter", "porj", "--prompt", "x"], "Did you mean proj?"),
-        (["generate", "--adapter", "proj/adapter_config.json", "--prompt", "x"], "Did you mean proj?"),
+        (["generate", "--adapter", "proj/adapter_config.json", "--prompt", "x"], "Did you mean --adapter proj or"),
         (["fleet", "compare", "fact"], "Did you mean facts?"),
         (["doctor", "--facts", "nowhere/a.json"], "The folder nowhere does not exist either."),
         (["explain", "empty.log"], "empty.log is empty: nothing to explain\n  Write all the output"),
         (["finetune", "--model", "proj", "--data", "trian.json"], "Did you mean train.jsonl?"),
         (["finetune", "--model", "proj", "--data", "absent.jsonl"], "Check the path; "),
+        (["estimate", "./porj"], "the model './porj' does not exist\n  Did you mean proj?"),
+        (["explain", "emtpy.log"], "Did you mean empty.log?"),
+        (["onboard", "train.jsonl"], "Did you mean .?\n"),
+        (["export", "slurm", "--output", "train.jsonl"], "is a file.\n  Choose another place: --output DIR\n"),
+        (["fleet", "files", "train.jsonl/x"], "cannot write train.jsonl/x: train.jsonl is a file, not a folder\n"),
+        (["generate", "--merge", "train.jsonl/x"], "not a folder\n  Choose another place: --merge DIR\n"),
+        (["verify", "--here", "--output", "gone/x.json"], "the folder gone does not exist\n  mkdir -p gone\n"),
+        (["explain", "image.log"], "image.log is not text\n"),
+        *(
+            (
+                [*command, where],
+                f"is part of a dev container, not a project\n  The project is the folder above: {place} proj\n",
+            )
+            for command, place in ((["update"], "devkit update"), (["doctor", "--project"], "--project"))
+            for where in ("proj/.devcontainer", "proj/.devcontainer/x")
+        ),
+        (["init", "filled"], "filled/.devcontainer is a file, but "),
     ):
         done = run_devkit(*words, cwd=tmp_path)
         assert (done.returncode, says in done.stderr) == (ExitCode.WRONG_INPUT, True), done.stderr
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="root may write everywhere without it")
+@pytest.mark.parametrize(
+    "words", [["doctor", "--output", "ro/x"], ["generate", "--merge", "ro/x"], ["export", "slurm", "--output", "ro"]]
+)
+def test_what_may_not_be_written_is_said_before_any_work(tmp_path, words):
+    (tmp_path / "ro").mkdir(mode=0o555)
+    humbly = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    command = [*humbly, sys.executable, "-m", "devkit", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG_INPUT, "")
+    assert f"cannot write {words[-1]}: this user may not write into ro\n" in done.stderr
+
+
+def test_one_value_given_twice_and_a_text_with_options_are_no_mistakes():
+    assert run_devkit("doctor", "--only", "DRV001", "--timeout=9", "--timeout", "9", "--list").returncode == 0
+    assert "unknown flag: --gpus" in run_devkit("explain", "--no-facts", "unknown", "flag:", "--gpus").stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        *(
+            (name, ["plan", "--vendor", "cpu"])
+            for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "PIP_INDEX_URL", "UV_FIND_LINKS")
+        ),
+        *(("HF_ENDPOINT", words) for words in (["estimate", "me/x"], ["serve", "me/x"], ["fetch", "me/x"])),
+    ],
+)
+def test_a_variable_that_holds_no_address_is_named(tmp_path, variable, words):
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    done = run_devkit(*words, cwd=tmp_path, **{"HF_HOME": str(tmp_path / "hf"), variable: "me:secret@banana/simple"})
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG_INPUT, "")
+    assert f"Error: {variable} is banana/simple, which is not a URL" in done.stderr
+    assert f"unset {variable}\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -483,6 +564,12 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         ("requirements.txt", "numpy=>1.0\n", "Write numpy>=1.0."),
         ("requirements.txt", "see README\n", "Write a name and a version, such as torch==2.5."),
         ("pyproject.toml", "[project\n", "pyproject.toml:1: it is not TOML"),
+        (
+            "pyproject.toml",
+            '[project]\ndependencies = [\n"a"\n\n[tool.x]\n',
+            "toml:2: it is not TOML: the array that opens here",
+        ),
+        ("pyproject.toml", "[project]\nname = demo\n", "toml:2: it is not TOML: put text in quotes"),
         ("requirements.txt", None, "txt: it is not a text file that this user can read\n  Make it readable"),
     ],
 )
@@ -499,8 +586,15 @@ def test_a_list_that_no_installer_takes_is_not_planned_over(tmp_path, command, n
 
 
 @pytest.mark.parametrize("command", ["plan", "init", "update"])
-@pytest.mark.parametrize("text", ["name: x\ndependencies:\n  - python=3.11\n  - pip:\n    - peft\n", "[tool]\nx = 1\n"])
-def test_a_chosen_file_without_a_requirement_is_not_planned_over(tmp_path, command, text):
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("name: x\ndependencies:\n  - python=3.11\n  - pip:\n    - peft\n", "it is a conda environment"),
+        ("[tool]\nx = 1\n", "it is a TOML file"),
+        ("\x89PNG\r\n\x1a\n\0\0", "it is not text"),
+    ],
+)
+def test_a_chosen_file_without_a_requirement_is_not_planned_over(tmp_path, command, text, because):
     words = (command, ".", "--no-resolve")
     if command == "update":
         assert run_devkit("init", ".", "--vendor", "cpu", "--yes", "--no-resolve", cwd=tmp_path).returncode == 0
@@ -512,9 +606,7 @@ def test_a_chosen_file_without_a_requirement_is_not_planned_over(tmp_path, comma
     before = sorted(tmp_path.rglob("*"))
     done = run_devkit(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (ExitCode.WRONG_INPUT, "")
-    assert done.stderr.startswith(
-        "Error: environment.yml is not a requirements file: no line of it is a requirement\n  Leave it"
-    )
+    assert done.stderr.startswith(f"Error: environment.yml is not a requirements file: {because}\n  Leave it")
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -23,7 +23,7 @@ def verify(*words, **environment):
         pytest.param(["--here", "--timeout", "0"], "timeout", id="no time at all"),
         pytest.param(["--here", "--timeout", "soon"], "timeout", id="a time that is no number"),
         pytest.param(
-            ["--here", "--output", "/nowhere/report.json"], "/nowhere is not a directory", id="no such folder"
+            ["--here", "--output", "/nowhere/report.json"], "the folder /nowhere does not exist", id="no such folder"
         ),
         pytest.param(["/nowhere"], "does not exist.\n  Check the path", id="a directory that does not exist"),
         pytest.param(["--hear"], "--here", id="a misspelled flag"),
