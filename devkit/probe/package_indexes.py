@@ -49,7 +49,8 @@ def require_addresses(variables: Iterable[str] = _VARIABLES) -> None:
         wanted = "a URL or a folder" if variable in _VARIABLES else "a URL"
         for word in filter(None, re.split(r"[\s,]+", os.environ.get(variable, ""))):
             place = re.sub(r"^[\w.-]+=", "", word)
-            is_folder = variable in _VARIABLES and os.path.exists(os.path.expanduser(place))  # noqa: PTH110, PTH111 - pathlib may raise
+            # One that is away, such as a share, is for pip and uv to judge: pip does without.
+            is_folder = variable in _VARIABLES and (place[:1] in "/~." or os.path.exists(place))  # noqa: PTH110 - pathlib may raise
             if not (is_folder or re.match(r"https?://[^/]|file:", place)):
                 says = f"{variable} is {strip_url_credentials(place)}, which is not {wanted}"
                 raise DevkitError(says, f"Correct it, or remove it: unset {variable}")

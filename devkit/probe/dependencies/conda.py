@@ -63,7 +63,7 @@ _OF_OTHERS = {
     "a conda environment": r"(?m)^dependencies:\s",
     "a TOML file": r"\A(?:\s*#.*\n)*\s*\[[\w\[]",
     "a JSON file": r"\A\s*\{",
-    "a program": r"(?m)^(?:FROM|import|#!) ?\S",
+    "a program": r"(?m)^(?:FROM|import) \S|^#!",
 }
 """What a list that the user chose may be instead -> what shows it."""
 
