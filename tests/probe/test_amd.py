@@ -43,6 +43,12 @@ def test_a_server_shows_each_gpu_with_its_memory_and_its_name():
     assert (amd.kfd, str(amd.rocm)) == ("open", "6.4.1")
 
 
+def test_without_rocminfo_a_gpu_has_its_target_for_a_name():
+    amd = amd_of("amd-radeon-closed")
+    assert [(gpu.target, gpu.name, gpu.device_id) for gpu in amd.gpus] == [("gfx1100", "", "0x744c")]
+    assert (amd.kfd, amd.rocm) == ("EACCES", None)
+
+
 def test_graphics_without_memory_of_their_own_say_so():
     (gpu,) = amd_of("amd-graphics-beside-4090").gpus
     assert isinstance(gpu.memory_bytes, Unknown)

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from devkit.facts.values import Release
 from devkit.probe.engine.cdi import read_cdi
 from tests.hosts import written
 
@@ -30,6 +31,12 @@ containerEdits:
 def specs(tmp_path, files, more=""):
     text = "".join(f"\"{path}\" = '''{content}'''\n" for path, content in files.items())
     return read_cdi(written(tmp_path, f"{more}\n[files]\n{text}"))
+
+
+def test_a_specification_in_json_is_read(tmp_path):
+    (spec,) = specs(tmp_path, {"/etc/cdi/nvidia.json": json.dumps(SPEC)})
+    assert (spec.kind, spec.cdi_version, spec.devices) == ("nvidia.com/gpu", "0.7.0", ("0", "all"))
+    assert (spec.driver, spec.error) == (Release.parse("580.95.05"), "")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +71,12 @@ NODES = {
         "hooks": [{"path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "update-ldcache"]}],
     },
 }
+
+
+def test_devices_without_a_node_and_paths_that_are_gone_are_named(tmp_path):
+    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(SPEC | NODES), "/dev/nvidia0": ""})
+    assert spec.without_nodes == ("all",)
+    assert spec.missing_paths == ("/dev/dri/card0", "/usr/lib/libcuda.so.580.95.05", "/usr/bin/nvidia-cdi-hook")
 
 
 @pytest.mark.parametrize("wrong", [3, [None], [{"path": 3}], [{"hostPath": None}]])

@@ -54,6 +54,13 @@ def test_an_environment_of_which_the_package_index_has_everything_needs_no_conda
     assert list(limits(found).values()) == ["torch==2.1.0"]
 
 
+def test_where_conda_alone_has_one_package_it_brings_the_others_too(tmp_path):
+    found = read(tmp_path, environment("numpy=1.26", "hmmer", "pytorch-lightning>=2", "pyg"))
+    assert [(each.spec, each.name) for each in found.conda] == [("numpy=1.26", "numpy"), ("hmmer", "hmmer")]
+    # Their recipes would bring conda's torch.
+    assert sorted(asked(found).values()) == ["pytorch-lightning>=2", "torch-geometric"]
+
+
 @pytest.mark.parametrize(
     ("written", "spec"),
     [

@@ -9,6 +9,7 @@ from devkit.facts.model import Facts, format_facts
 from devkit.facts.values import Release, Unknown
 from devkit.probe.engine.client import read_clients
 from devkit.probe.engine.containers import (
+    DOCTOR_COMMAND,
     find_project_container,
     parse_local_images,
     parse_running_containers,
@@ -88,6 +89,25 @@ def test_the_form_of_a_gpu_request(changes, request_):
 def test_whose_container_it_is(labels, folder, is_dev):
     found = one(labels=labels)
     assert (found.folder, found.is_dev_container) == (folder, is_dev)
+
+
+def test_limits_and_options_are_read():
+    found = one(
+        Ulimits=[{"Name": "RLIMIT_MEMLOCK", "Soft": -1, "Hard": -1}, {"Name": "stack", "Soft": 67108864, "Hard": 1}],
+        SecurityOpt=["label=disable"],
+        Memory=8 << 30,
+        Privileged=True,
+        IpcMode="host",
+        NetworkMode="host",
+    )
+    assert (found.memory_bytes, found.is_privileged, found.ipc_mode) == (8 << 30, True, "host")
+    assert found.security_options == ("label=disable",)
+
+
+def test_requirements_may_be_switched_off():
+    wanted = ["NVIDIA_REQUIRE_CUDA=cuda>=12.8"]
+    assert one(env=wanted).require_cuda == "cuda>=12.8"
+    assert one(env=[*wanted, "NVIDIA_DISABLE_REQUIRE=true"]).require_cuda is None
 
 
 def test_stopped_containers_are_listed_apart():
@@ -212,6 +232,12 @@ def engine_with(*containers, kind=EngineKind.DOCKER):
 def read(done, *containers, project="/home/dev/project", kind=EngineKind.DOCKER):
     host = AnsweringHost(done)
     return read_facts_inside(host, engine_with(*containers, kind=kind), project=project, deadline_s=1.5), host
+
+
+def test_the_inside_is_read_as_facts():
+    facts, host = read(ProgramResult(1, format_facts(healthy_inside()), "Facts saved to /dev/stdout."), OTHER, BOX)
+    assert facts == healthy_inside()
+    assert host.asked == [(("docker", "exec", BOX.id, *DOCTOR_COMMAND), 1.5)]
 
 
 def test_podman_runs_by_its_own_command():
@@ -362,6 +388,11 @@ def test_windows_folders_are_searched_for_docker_alone(tmp_path):
     )
     clients = read_clients(machine)
     assert [client.path for client in clients.found] == [f"{windows}/docker"]
+
+
+def test_every_installed_daemon_is_named(tmp_path):
+    clients = read_clients(host(tmp_path, "/usr/bin/dockerd", "/snap/bin/docker", env='PATH = "/usr/bin"'))
+    assert clients.engine_programs == ("/usr/bin/dockerd", "/snap/bin/docker")
 
 
 CONFIG = "\"/h/.docker/config.json\" = '{0}'"

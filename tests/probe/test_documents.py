@@ -206,3 +206,9 @@ def test_a_json_error_has_line_and_column():
         assert f": {says}" in format_json_error(found.value)
     assert format_json_error(json.JSONDecodeError("", "\n<<<<<<< a", 1)) == "line 2: a merge conflict is not resolved"
     assert format_json_error(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")) == "it is not UTF-8 text (byte 1)"
+
+
+def test_the_character_that_yaml_does_not_take_is_shown():
+    with pytest.raises(InvalidDocument, match=r"found the character '\\t', which cannot start any token") as error:
+        parse_yaml_tree("a:\n\tb: c\n", file="compose.yaml")
+    assert error.value.line == 2

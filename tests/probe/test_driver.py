@@ -115,3 +115,18 @@ def test_how_opening_the_control_device_fails_is_kept(tmp_path, outcome):
     text = f'[nodes."/dev/nvidiactl"]\nkind = "character"\nopen = "{outcome}"\n'
     found = driver(tmp_path, text)
     assert (found.nvidiactl, found.device_nodes) == (outcome, ("/dev/nvidiactl",))
+
+
+@cases(
+    "log, line, kept",
+    {
+        "a driver library": ("/var/log/dpkg.log", "2026-01-01 upgrade libnvidia-compute-580:amd64 1 2", True),
+        "a module": ("/var/log/dpkg.log", "2026-01-01 install linux-modules-nvidia-580:amd64 <none> 2", True),
+        "the toolkit": ("/var/log/dpkg.log", "2026-01-01 upgrade libnvidia-container1:amd64 1 2", False),
+        "a state": ("/var/log/dpkg.log", "2026-01-01 status installed nvidia-driver-580:amd64 2", False),
+        "dnf": ("/var/log/dnf.rpm.log", "2026-01-01 SUBDEBUG Upgraded: nvidia-driver-3:580-1", True),
+        "pacman": ("/var/log/pacman.log", "[x] [ALPM] upgraded nvidia-utils (1 -> 2)", True),
+    },
+)
+def test_upgrades_of_the_driver_are_remembered(tmp_path, log, line, kept):
+    assert driver(tmp_path, file(log, line + "\n")).upgraded_packages == ((line,) if kept else ())

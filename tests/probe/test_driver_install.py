@@ -35,6 +35,9 @@ def driver(tmp_path, *commands, loaded=True, nodes="", **files):
     return read_driver(written(tmp_path, f"[files]\n{table}\n\n[nodes]\n{nodes}\n\n{UNAME}\n" + "\n".join(commands)))
 
 
+GPU_FILES = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "numa_node": "1"}
+
+
 def window(first, second):
     return f"0x00000000fa000000 0x00000000faffffff 0x0000000000040200\n{first} {second} 0x000000000014220c\n"
 
@@ -276,6 +279,16 @@ def test_who_signed_the_module(tmp_path, commands, signer, enrolled):
     assert (found.module_signer, found.signer_is_enrolled) == (signer, enrolled)
 
 
+@examples(
+    "path, present",
+    pytest.param("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", True, id="of this version"),
+    pytest.param("/usr/lib/firmware/nvidia/580.95.05/gsp_tu10x.bin.zst", True, id="compressed"),
+    pytest.param("/lib/firmware/nvidia/570.172.08/gsp_ga10x.bin", False, id="of another version"),
+)
+def test_firmware(tmp_path, path, present):
+    assert driver(tmp_path, at={path: "x"}).firmware_present is present
+
+
 SWITCH = {
     "/sys/bus/pci/devices/0000:07:00.0/vendor": "0x10de\n",
     "/sys/bus/pci/devices/0000:07:00.0/class": "0x068000\n",
@@ -309,3 +322,24 @@ def test_the_fabric_manager_is_read_where_it_is_installed_without_a_switch(tmp_p
     unit = {"/lib/systemd/system/nvidia-fabricmanager.service": "[Unit]\n"}
     assert driver(tmp_path, asked, at=unit).fabric_manager == "failed"
     assert isinstance(driver(tmp_path, asked).fabric_manager, Unknown)
+
+
+def test_the_start_of_the_machine(tmp_path):
+    assert driver(tmp_path, at={"/proc/stat": "cpu 1\nbtime 1767167884\n"}).booted_at == "2025-12-31T07:58:04+00:00"
+    assert isinstance(driver(tmp_path, at={"/proc/stat": "cpu 1\nbtime soon\n"}).booted_at, Unknown)
+
+
+def test_nothing_of_it_is_read_without_a_gpu(tmp_path):
+    text = "\n".join(
+        ("[files]", '"/proc/sys/kernel/osrelease" = "6.8.0"', f'"/var/lib/dpkg/status" = {json.dumps(DPKG)}', UNAME)
+    )
+    found = read_driver(written(tmp_path, text))
+    assert isinstance(found.packages, Unknown)
+    assert isinstance(found.closed_nodes, Unknown)
+
+
+def test_the_bridges_above_a_gpu_and_its_numa_node(tmp_path):
+    real = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    files = "".join(f'"{real}/{name}" = "{text}"\n' for name, text in GPU_FILES.items())
+    (gpu,) = read_driver(written(tmp_path, f'[files]\n{files}\n[links]\n"{FOLDER}" = "{real}"\n')).pci_gpus
+    assert (gpu.bridges, gpu.numa_node) == (("pci0000:00", "0000:00:01.0"), 1)

@@ -273,6 +273,24 @@ def test_a_child_that_could_not_ask_is_told_in_its_own_words(tmp_path, out, said
     assert found == Unknown(f"the engine child ended with status 1: {said}", is_lost=True)
 
 
+@pytest.mark.parametrize(
+    ("folder", "program"),
+    [pytest.param("bin", "{}/bin/nvidia-container-runtime", id="there"), pytest.param("other", "", id="elsewhere")],
+)
+def test_the_program_of_a_runtime_is_looked_up_where_the_daemon_would(tmp_path, folder, program):
+    daemon, runtime = tmp_path / "bin", tmp_path / folder / "nvidia-container-runtime"
+    info = json.dumps({"info": INFO, "version": VERSION})
+    text = f"""
+    [files]
+    "/proc/7/comm" = "dockerd\\n"
+    "/proc/7/environ" = "PATH={daemon}\\u0000"
+    [nodes]
+    "{runtime}" = {{ kind = "file", mode = 0o755 }}
+    """
+    nvidia, _ = read_recorded(tmp_path, info, text).runtimes
+    assert nvidia.program == program.format(tmp_path)
+
+
 # Sockets that answer badly, and what an engine says of its clients, its proxy and its clock.
 
 
@@ -297,6 +315,12 @@ def test_a_socket_that_answers_badly(ask, path, reply, end):
     assert isinstance(failure, EngineFailure)
     assert failure.end is end
     assert failure.message
+
+
+def test_an_engine_whose_settings_fail_is_an_engine_with_an_error(ask, path):
+    with engine(path, answers={"version": VERSION, "info": "<html>proxy error</html>"}) as url:
+        failure = ask(url)
+    assert failure.end is EngineEnd.ERROR
 
 
 def test_an_engine_in_front_of_the_deadline(ask, path):

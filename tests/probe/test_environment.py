@@ -444,3 +444,9 @@ def test_group_membership_differs_from_the_groups_of_the_session(tmp_path, files
 @pytest.mark.parametrize(("user", "is_root"), [(0, True), (1000, False)], ids=["root", "anybody else"])
 def test_root_is_known_by_number(tmp_path, user, is_root):
     assert read_system(written(tmp_path, "[files]\n" + status("0", user=user))).is_root is is_root
+
+
+def test_quoted_and_plain_values_of_os_release_are_read(tmp_path):
+    text = "ID=fedora\nVERSION_ID=42\nPRETTY_NAME=\"Fedora Linux 42\"\nID_LIKE='rhel centos'\n"
+    found = read_system(written(tmp_path, f'[files]\n"/etc/os-release" = """{text}"""\n')).distribution
+    assert (found.id, found.version, found.name, found.like) == ("fedora", "42", "Fedora Linux 42", ("rhel", "centos"))

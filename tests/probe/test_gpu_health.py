@@ -87,6 +87,12 @@ def test_links_are_counted_and_their_errors_measured(with_nvml):
     assert gpu.health.nvlink_errors_per_s > 100
 
 
+def test_links_without_errors_take_no_second_reading(with_nvml):
+    (gpu,) = ask(with_nvml(nvlinks="18:18:0")).gpus
+    assert (gpu.health.nvlink_active, gpu.health.nvlink_errors) == (18, 0)
+    assert isinstance(gpu.health.nvlink_errors_per_s, Unknown)
+
+
 def fabric(mask):
     return {"fabric": str(mask)}
 
@@ -130,6 +136,12 @@ def test_a_gpu_that_is_lost_while_its_health_is_read_is_lost(with_nvml):
 def test_a_hang_in_a_reading_costs_that_gpu_alone(with_nvml):
     answer = ask(with_nvml(gpus=3, fail="nvmlDeviceGetPowerUsage@1=hang"), deadline_s=2.0)
     assert [type(gpu) for gpu in answer.gpus] == [Gpu, FailedGpu, Gpu]
+
+
+def test_retired_pages_are_read_of_a_gpu_that_remaps_no_rows():
+    words = {"remapped_rows": {"unknown": "Not Supported", "code": 3}, "retirement_pending": {"value": 1}}
+    health = parse_gpu_health(words)
+    assert (health.retirement_pending, health.remap_failed) == (True, Unknown("Not Supported"))
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,23 @@ KOOPMAN = (
 )
 
 
+def test_the_folder_that_a_guide_enters_is_where_its_commands_read_and_install(tmp_path):
+    guide = (
+        "# Install\n```\ncd ours\ncd active\npip install -r requirements.txt\ncd ../kernels && pip install -e .\n```\n"
+    )
+    files = {
+        "active/requirements.txt": "numpy\n",
+        "kernels/setup.py": KOOPMAN,
+        "older/requirements.txt": "tokenizers==0.8.1rc1\n",
+    }
+    found = read(tmp_path, files | {"README.md": guide})
+    assert [(need.text, need.origin) for need in found.needs] == [
+        ("numpy", "active/requirements.txt:1"),
+        ("mamba-ssm>=2", "kernels/setup.py:2"),
+    ]
+    assert [(each.place, each.path, each.line) for each in found.local] == [("kernels", "README.md", 6)]
+
+
 BUILT = '[project]\nname = "part"\nversion = "1"\n[build-system]\nrequires = ["setuptools"]\n'
 
 
@@ -509,6 +526,15 @@ def test_a_command_means_what_its_place_says(tmp_path, row):
     shown = [line for line in list_choices(found) if line.startswith("not followed: README.md:")]
     assert len(shown) == len(found.not_followed)
     assert all(line.endswith(f", because {each.because}") for line, each in zip(shown, found.not_followed, strict=True))
+
+
+def test_the_name_of_the_clone_before_a_path_is_the_project(tmp_path):
+    (folder := tmp_path / "our-nets").mkdir()
+    guide = "git clone https://h.example/o/our_nets.git\ncd our_nets/back\npip install -r requirements.txt\n"
+    found = read(folder, {"README.md": guide, "back/requirements.txt": "numpy\n", "list.txt": "timm\n"})
+    assert [need.origin for need in found.needs] == ["back/requirements.txt:1"]
+    found = read(folder, {"README.md": "pip install -r our-nets/list.txt\n"})
+    assert [need.origin for need in found.needs] == ["list.txt:1"]
 
 
 def test_scripts_run_one_another_and_install_clones_by_their_address(tmp_path):

@@ -173,6 +173,12 @@ def test_a_variable_that_names_no_repository_is_not_requested(ask, name):
         assert ask(url, MODEL_ID=name).model == ""
 
 
+@pytest.mark.parametrize("ahead_s", [0, 1200, -1200], ids=["right", "the hub is ahead", "the hub is behind"])
+def test_the_clock_is_read_from_the_answer(ask, ahead_s):
+    with hub(ahead_s=ahead_s) as url:
+        assert abs(ask(url).clock_ahead_s + ahead_s) <= 2
+
+
 def test_the_token_is_sent_to_the_hub_alone(ask):
     seen = []
     with hub(seen=seen) as url:

@@ -97,6 +97,19 @@ def test_who_reads_audio_files_with_torchaudio_needs_what_decodes_them(tmp_path,
     assert imported(tmp_path, {"train.py": text}, declared) == found
 
 
+@pytest.mark.parametrize("folder", [".git", "tests", "docs", "venv", "third_party", "a/b/c/d/e"])
+def test_other_peoples_programs_and_tests_do_not_count(tmp_path, folder):
+    assert imported(tmp_path, {f"{folder}/x.py": "import wandb\n"}) == {}
+
+
+def test_where_packages_are_declared_only_what_the_program_cannot_do_without_counts(tmp_path):
+    files = {
+        "lib/model.py": "import cv2\nimport yaml\nimport strange\nimport einops\ndef f():\n    import wandb\n",
+        "examples/run.py": "import gradio\n",
+    }
+    assert imported(tmp_path, files, ["opencv-python-headless", "PyYAML"]) == {"einops": "lib/model.py:4"}
+
+
 def test_what_an_extra_or_a_lock_brings_is_declared(tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "lib"\ndependencies = ["rich"]\n[project.optional-dependencies]\nui = ["gradio"]\n'

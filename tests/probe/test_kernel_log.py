@@ -90,6 +90,19 @@ def test_a_numbered_report_and_its_repetition_in_words_are_one(tmp_path):
     assert (xid.count, xid.line) == (1, numbered)
 
 
+def test_reports_are_counted_by_number_and_gpu_and_the_newest_is_kept(tmp_path):
+    lines = [
+        said(f"NVRM: Xid (PCI:0000:0{bus}:00): 31, no {turn}", f"2025-12-31T20:0{turn}:00+0000")
+        for turn in (1, 2, 3)
+        for bus in (1, 2)
+    ]
+    xids = journal(tmp_path, *lines).xids
+    assert [(xid.address, xid.count, xid.at[11:16], xid.line[-4:]) for xid in xids] == [
+        ("0000:01:00.0", 3, "20:03", "no 3"),
+        ("0000:02:00.0", 3, "20:03", "no 3"),
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -140,6 +153,16 @@ def test_a_sentence_over_many_messages_is_one_line(tmp_path):
 def test_the_name_of_the_host_is_left_out(tmp_path):
     log = journal(tmp_path, "2025-12-31T20:14:09+0000 pluto kernel: NVRM: Xid (PCI:0000:01:00): 31, pid=7")
     assert "pluto" not in repr(log)
+
+
+@examples(
+    "text, resumed",
+    pytest.param("PM: suspend exit", True, id="woke up"),
+    pytest.param("PM: hibernation: hibernation exit", True, id="woke up from disk"),
+    pytest.param("PM: suspend entry (deep)", False, id="fell asleep"),
+)
+def test_the_last_awakening_is_known(tmp_path, text, resumed):
+    assert journal(tmp_path, said(text)).resumed_at == ("2025-12-31T20:14:09+0000" if resumed else None)
 
 
 def test_a_log_that_lost_its_beginning_says_so(tmp_path):

@@ -89,6 +89,10 @@ def test_a_strange_membership_breaks_nothing(tmp_path, text):
     assert isinstance(found.out_of_memory_kills, Unknown)
 
 
+def test_without_a_membership_nothing_is_known_of_the_group(tmp_path):
+    assert isinstance(limits(tmp_path).group_memory_bytes, Unknown)
+
+
 @pytest.mark.parametrize(
     ("files", "count"),
     [
@@ -125,6 +129,10 @@ def test_nccls_settings_come_from_its_files_and_the_environment(tmp_path):
     env = 'NCCL_SOCKET_IFNAME = "eth0"\nNNODES = "2"\nMASTER_ADDR = "gpu-box-7.corp"\nHF_TOKEN = "hf_secret"'
     found = limits(tmp_path, files, env).nccl
     assert found == ("NCCL_SOCKET_IFNAME=eth0", "NCCL_DEBUG=WARN", "NNODES=2", "MASTER_ADDR=another name")
+
+
+def test_a_master_on_this_machine_is_named_so(tmp_path):
+    assert limits(tmp_path, env='MASTER_ADDR = "127.0.0.1"').nccl == ("MASTER_ADDR=this machine",)
 
 
 def test_the_iommu_domain_of_each_nvidia_gpu_is_read(tmp_path):

@@ -33,11 +33,25 @@ def test_eight_healthy_gpus_are_read(with_nvml):
     )
 
 
+def test_no_gpu_is_an_answer(with_nvml):
+    assert ask(with_nvml(gpus=0)).gpus == ()
+
+
 def test_mig_instances_are_listed(with_nvml):
     whole, cut = ask(with_nvml(gpus=2, mig="1:3")).gpus
     assert (whole.mig_enabled, whole.mig_instances) == (False, ())
     assert (cut.mig_enabled, len(set(cut.mig_instances))) == (True, 3)
     assert cut.mig_instances[0].startswith("MIG-")
+
+
+@examples(
+    "code, message",
+    pytest.param(9, "Driver Not Loaded", id="driver not loaded"),
+    pytest.param(999, "Unknown Error", id="unknown error"),
+)
+def test_a_failed_start_keeps_its_code(with_nvml, code, message):
+    failure = ask(with_nvml(fail=f"nvmlInit_v2={code}"))
+    assert replace(failure, said=NOT_READ) == NvmlFailure(NvmlEnd.ERROR, code, message, "nvmlInit_v2")
 
 
 def test_one_lost_gpu_of_eight_is_named_and_the_others_answer(with_nvml):

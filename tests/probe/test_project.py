@@ -286,6 +286,11 @@ def test_requirement_files_name_their_gpu_packages(tmp_path, name, text, found):
     assert listed == found
 
 
+def test_the_index_of_a_requirement_file(tmp_path):
+    text = "--extra-index-url https://download.pytorch.org/whl/cu128\ntorch\n"
+    assert read(tmp_path, {"requirements.txt": text}).installs[0].index == "cu128"
+
+
 @pytest.mark.parametrize(
     ("ignored", "verdict"),
     [

@@ -21,8 +21,19 @@ def test_instructions_keep_the_line_where_they_begin():
     assert found == [("FROM", "a", 3), ("RUN", "one two", 4), ("RUN", "three", 7)]
 
 
+def test_here_documents_belong_to_their_instruction():
+    text = "FROM a\nRUN <<A cat <<-'B'\none\nA\n\ttwo\n\tB\nUSER x\n"
+    _, run, user = parse_instructions(text)
+    assert (run.heredoc, user.keyword, user.line) == ("one\n\ttwo", "USER", 7)
+
+
 def test_a_here_document_without_an_end_takes_the_rest():
     assert [one.keyword for one in parse_instructions("FROM a\nRUN <<EOF\nUSER x\n")] == ["FROM", "RUN"]
+
+
+def test_another_escape_is_heeded():
+    (run,) = parse_instructions("# escape=`\nRUN a `\n b\n")
+    assert run.text.split() == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,11 @@ def test_what_a_command_installs(command, names, index, backend):
     (install,) = installs
     assert [f"{one.name}{one.specifier}" for one in install.requirements] == names
     assert (install.index, install.backend, install.line) == (index, backend, 2)
+
+
+def test_requirement_files_are_named():
+    (install,) = stage("FROM a\nRUN pip install -r a.txt --requirement=b.txt\n").installs
+    assert install.files == ("a.txt", "b.txt")
 
 
 def test_commands_in_other_forms():

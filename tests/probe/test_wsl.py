@@ -11,6 +11,7 @@ from tests.cases import cases
 from tests.hosts import written
 
 KERNEL = '"/proc/sys/kernel/osrelease" = "6.6.87.2-microsoft-standard-WSL2\\n"\n'
+LDCONFIG = '[[command]]\nargv = ["ldconfig", "-p"]\nout = "{0}"\n'
 
 
 def guest(tmp_path, *, env="", files="", links="", nodes="", commands=""):
@@ -18,10 +19,27 @@ def guest(tmp_path, *, env="", files="", links="", nodes="", commands=""):
     return written(tmp_path, text)
 
 
+def test_outside_of_wsl_there_is_nothing_to_read(tmp_path):
+    assert read_wsl(written(tmp_path, '[files]\n"/proc/sys/kernel/osrelease" = "6.8.0-45-generic"\n')) is None
+
+
 def test_only_folders_of_nvidia_count_in_the_driver_store(tmp_path):
     names = ("nv_dispi.inf_amd64_1", "nvlt.inf_amd64_2", "iigd_dch.inf_amd64_3", "nvidia-readme")
     nodes = "".join(f'"/usr/lib/wsl/drivers/{name}/x" = {{ kind = "file" }}\n' for name in names)
     assert read_wsl(guest(tmp_path, nodes=nodes)).driver_store == ("nv_dispi.inf_amd64_1", "nvlt.inf_amd64_2")
+
+
+LISTED = "\\tlibcuda.so (libc6,x86-64) => /usr/lib/wsl/lib/libcuda.so\\n"
+
+
+@examples(
+    "commands, in_cache",
+    pytest.param(LDCONFIG.format(LISTED), True, id="listed"),
+    pytest.param(LDCONFIG.format(LISTED.replace("libcuda.so ", "libcuda.so.1 ")), False, id="only with its number"),
+    pytest.param("", Unknown("ldconfig -p ended with status 127"), id="no ldconfig"),
+)
+def test_the_plain_name_of_libcuda(tmp_path, commands, in_cache):
+    assert read_wsl(guest(tmp_path, commands=commands)).libcuda_link_in_cache == in_cache
 
 
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
