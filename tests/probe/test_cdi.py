@@ -39,6 +39,12 @@ def test_a_specification_in_json_is_read(tmp_path):
     assert (spec.driver, spec.error) == (Release.parse("580.95.05"), "")
 
 
+def test_a_specification_in_yaml_is_read(tmp_path):
+    (spec,) = specs(tmp_path, {"/var/run/cdi/nvidia.yaml": YAML})
+    assert (spec.cdi_version, spec.devices) == ("0.5.0", ("0", "1"))
+    assert spec.driver == Release.parse("570.86.15")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "error"),
     [
@@ -58,6 +64,11 @@ def test_an_unusable_specification_is_kept_with_its_reason(tmp_path, name, text,
 def test_a_file_that_may_not_be_read_is_named(tmp_path):
     (spec,) = specs(tmp_path, {"/etc/cdi/x.yaml": YAML}, more='unreadable = ["/etc/cdi/x.yaml"]')
     assert spec.error == "this user cannot read it"
+
+
+def test_a_folder_reached_by_two_names_counts_once(tmp_path):
+    text = f"[links]\n\"/var/run\" = \"/run\"\n[files]\n\"/run/cdi/x.yaml\" = '''{YAML}'''\n"
+    assert len(read_cdi(written(tmp_path, text))) == 1
 
 
 NODES = {

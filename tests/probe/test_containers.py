@@ -104,6 +104,11 @@ def test_limits_and_options_are_read():
     assert found.security_options == ("label=disable",)
 
 
+def test_no_memory_limit_is_none_and_an_unsaid_one_unknown():
+    assert one(Memory=0).memory_bytes is None
+    assert isinstance(one().memory_bytes, Unknown)
+
+
 def test_requirements_may_be_switched_off():
     wanted = ["NVIDIA_REQUIRE_CUDA=cuda>=12.8"]
     assert one(env=wanted).require_cuda == "cuda>=12.8"

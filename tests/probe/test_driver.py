@@ -36,6 +36,12 @@ def test_the_loaded_module_says_its_version_and_flavor(tmp_path, text, loaded, i
     assert (str(found.loaded), found.is_open) == (loaded, is_open)
 
 
+def test_a_module_seen_only_in_sys_has_a_version_and_no_known_flavor(tmp_path):
+    found = driver(tmp_path, file("/sys/module/nvidia/version", "580.95.05\n"))
+    assert str(found.loaded) == "580.95.05"
+    assert isinstance(found.is_open, Unknown)
+
+
 MODINFO = ("modinfo", "-F", "version", "nvidia")
 
 

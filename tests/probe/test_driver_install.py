@@ -235,6 +235,10 @@ def test_the_first_error_of_the_build(tmp_path, text, error):
     assert driver(tmp_path, UNBUILT, loaded=False, at={LOG: text}).build_error == error
 
 
+def test_a_build_log_is_not_read_where_the_module_is_loaded(tmp_path):
+    assert isinstance(driver(tmp_path, UNBUILT, at={LOG: "x: error: y\n"}).build_error, Unknown)
+
+
 SECURE = {BOOT: "\x06\x00\x00\x00\x01"}
 ON_DISK = command("modinfo", "-F", "version", "nvidia", out="580.95.05\n")
 SIGNER = ("modinfo", "-F", "signer", "nvidia")
@@ -289,6 +293,12 @@ def test_firmware(tmp_path, path, present):
     assert driver(tmp_path, at={path: "x"}).firmware_present is present
 
 
+def test_only_telling_parameters_are_kept(tmp_path):
+    text = 'ResmanDebugLevel: 4294967295\nDeviceFileMode: 438\nRegistryDwords: ""\nPreserveVideoMemoryAllocations: 0\n'
+    found = driver(tmp_path, at={"/proc/driver/nvidia/params": text}).parameters
+    assert found == ("DeviceFileMode: 438", "PreserveVideoMemoryAllocations: 0")
+
+
 SWITCH = {
     "/sys/bus/pci/devices/0000:07:00.0/vendor": "0x10de\n",
     "/sys/bus/pci/devices/0000:07:00.0/class": "0x068000\n",
@@ -322,6 +332,12 @@ def test_the_fabric_manager_is_read_where_it_is_installed_without_a_switch(tmp_p
     unit = {"/lib/systemd/system/nvidia-fabricmanager.service": "[Unit]\n"}
     assert driver(tmp_path, asked, at=unit).fabric_manager == "failed"
     assert isinstance(driver(tmp_path, asked).fabric_manager, Unknown)
+
+
+def test_modules_that_matter_to_gpus(tmp_path):
+    lines = ("nvidia_uvm 1 0 - Live (OE)", "nvidia 2 1 nvidia_uvm, Live (OE)", "ext4 3 0 - Live", "ib_core 4 0 - Live")
+    text = "\n".join(lines)
+    assert driver(tmp_path, at={"/proc/modules": text}).modules == ("ib_core", "nvidia", "nvidia_uvm")
 
 
 def test_the_start_of_the_machine(tmp_path):
