@@ -78,7 +78,7 @@ def test_of_many_the_first_are_named_and_the_others_counted():
 
 def test_numbers_and_days_between_dates():
     assert [format_number(each) for each in (0.00025412, 7.2199, 1.6e-7, float("nan"))] == [
-        *("0.000254", "7.22", "1.6e-07", "nan"),
+        *("0.000254", "7.22", "1.6e-07", "nan")
     ]
     assert (count_days("2026-01-01", "2026-03-01"), count_days("2026-03-01", "2026-02-28")) == (59, -1)
     assert format_bytes(-2048) == "-2 KiB"

@@ -46,12 +46,7 @@ def test_help_loads_click_alone(words):
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("doctor",),
-        ("doctor", "--list", "--json"),
-        ("verify", "--help"),
-        ("init", "--help"),
-    ],
+    [("doctor",), ("doctor", "--list", "--json"), ("verify", "--help"), ("init", "--help")],
     ids=["doctor", "list of checks", "help of verify", "help of init"],
 )
 def test_a_quick_command_never_loads_torch_into_its_process(words):

@@ -45,11 +45,7 @@ def program(folder: Path, text: str) -> str:
 @pytest.mark.parametrize("target", ["demo", "test", "lint"])
 @pytest.mark.parametrize(
     ("python", "says"),
-    [
-        (None, "there is no no-such-python here"),
-        (OLD, "is 3.9.2"),
-        (WITHOUT_VENV, "apt-get install python3.12-venv"),
-    ],
+    [(None, "there is no no-such-python here"), (OLD, "is 3.9.2"), (WITHOUT_VENV, "apt-get install python3.12-venv")],
     ids=["no Python", "a Python that is too old", "a Python without venv"],
 )
 def test_an_unfit_python_is_named_in_one_line(checkout, target, python, says):

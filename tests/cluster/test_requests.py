@@ -63,16 +63,7 @@ def test_every_kind_of_script_is_one_that_slurm_would_start(cluster, with_gpus, 
         "--sbatch=--constraint=gpupod",
         "--sbatch=--nice=10",
     )
-    words = (
-        "--settings",
-        "run.toml",
-        "--image",
-        "registry.example/team/image:1",
-        "--gpu",
-        "H100",
-        "--flavor",
-        flavor,
-    )
+    words = ("--settings", "run.toml", "--image", "registry.example/team/image:1", "--gpu", "H100", "--flavor", flavor)
     choices = (with_gpus / "devkit.toml").read_bytes()
     devkit("export", "slurm", with_gpus, "--output", tmp_path / "out", *words, *everything, *extra, "--yes")
     (with_gpus / "devkit.toml").write_bytes(choices)

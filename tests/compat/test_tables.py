@@ -9,13 +9,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from devkit.compat.gpus import find_gpu
-from devkit.compat.rules import (
-    CodeSupport,
-    check_gpu_code,
-    find_newest_cuda,
-    find_oldest_driver,
-    find_toolkit_driver,
-)
+from devkit.compat.rules import CodeSupport, check_gpu_code, find_newest_cuda, find_oldest_driver, find_toolkit_driver
 from devkit.compat.version_tables import TABLE_NAMES, RowConfidence, Tables, load_tables
 from devkit.export.task import load_launcher_gpus
 from devkit.facts.values import ComputeCapability, Release

@@ -222,12 +222,7 @@ CASES = [
         "runc",
     ),
     ("ENG001", healthy(), "passed", "an engine answers"),
-    (
-        "ENG001",
-        stopped(clients__engine_programs=()),
-        "error: no container engine is | docker.io",
-        "the command alone",
-    ),
+    ("ENG001", stopped(clients__engine_programs=()), "error: no container engine is | docker.io", "the command alone"),
     ("ENG001", NO_ENGINE, "warning: no container engine | docker.io", "none"),
     (
         "ENG001",

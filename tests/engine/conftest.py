@@ -11,10 +11,7 @@ from . import authority, binaries, cache, daemon, image, network, project, tools
 
 every_flavor = pytest.mark.parametrize("engine", list(daemon.Flavor), indirect=True, ids=str)
 every_flavor_of_the_older_engine = pytest.mark.parametrize(
-    "engine",
-    [(flavor, binaries.OLDER) for flavor in daemon.Flavor],
-    indirect=True,
-    ids=lambda pair: f"older-{pair[0]}",
+    "engine", [(flavor, binaries.OLDER) for flavor in daemon.Flavor], indirect=True, ids=lambda pair: f"older-{pair[0]}"
 )
 one_engine = pytest.mark.parametrize("engine", [daemon.Flavor.CPU], indirect=True, ids=str)
 

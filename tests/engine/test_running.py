@@ -24,11 +24,7 @@ from .conftest import every_flavor, one_engine
 from .daemon import Engine, Flavor
 
 BASE = "devkit-test-base:latest"
-REQUESTS = {
-    Flavor.CPU: (),
-    Flavor.NVIDIA: ("--gpus", "all"),
-    Flavor.CDI: ("--device", "nvidia.com/gpu=all"),
-}
+REQUESTS = {Flavor.CPU: (), Flavor.NVIDIA: ("--gpus", "all"), Flavor.CDI: ("--device", "nvidia.com/gpu=all")}
 
 
 @pytest.fixture

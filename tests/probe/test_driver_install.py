@@ -283,11 +283,13 @@ def test_who_signed_the_module(tmp_path, commands, signer, enrolled):
     assert (found.module_signer, found.signer_is_enrolled) == (signer, enrolled)
 
 
-@examples(
-    "path, present",
-    pytest.param("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", True, id="of this version"),
-    pytest.param("/usr/lib/firmware/nvidia/580.95.05/gsp_tu10x.bin.zst", True, id="compressed"),
-    pytest.param("/lib/firmware/nvidia/570.172.08/gsp_ga10x.bin", False, id="of another version"),
+@pytest.mark.parametrize(
+    ("path", "present"),
+    [
+        pytest.param("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", True, id="of this version"),
+        pytest.param("/usr/lib/firmware/nvidia/580.95.05/gsp_tu10x.bin.zst", True, id="compressed"),
+        pytest.param("/lib/firmware/nvidia/570.172.08/gsp_ga10x.bin", False, id="of another version"),
+    ],
 )
 def test_firmware(tmp_path, path, present):
     assert driver(tmp_path, at={path: "x"}).firmware_present is present

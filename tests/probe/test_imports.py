@@ -236,8 +236,7 @@ def test_finds_the_names(tmp_path, path, text, names):
 
 def test_tells_file_and_line_and_each_name_once(tmp_path):
     found = find(
-        tmp_path,
-        **{"README.md": "\n\napt install sox\n", ".github/workflows/a.yml": "- run: apt install sox swig\n"},
+        tmp_path, **{"README.md": "\n\napt install sox\n", ".github/workflows/a.yml": "- run: apt install sox swig\n"}
     )
     assert found == (
         SystemPackage("sox", "README.md", 3),

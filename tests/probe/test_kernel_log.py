@@ -155,11 +155,13 @@ def test_the_name_of_the_host_is_left_out(tmp_path):
     assert "pluto" not in repr(log)
 
 
-@examples(
-    "text, resumed",
-    pytest.param("PM: suspend exit", True, id="woke up"),
-    pytest.param("PM: hibernation: hibernation exit", True, id="woke up from disk"),
-    pytest.param("PM: suspend entry (deep)", False, id="fell asleep"),
+@pytest.mark.parametrize(
+    ("text", "resumed"),
+    [
+        pytest.param("PM: suspend exit", True, id="woke up"),
+        pytest.param("PM: hibernation: hibernation exit", True, id="woke up from disk"),
+        pytest.param("PM: suspend entry (deep)", False, id="fell asleep"),
+    ],
 )
 def test_the_last_awakening_is_known(tmp_path, text, resumed):
     assert journal(tmp_path, said(text)).resumed_at == ("2025-12-31T20:14:09+0000" if resumed else None)

@@ -44,10 +44,12 @@ def test_mig_instances_are_listed(with_nvml):
     assert cut.mig_instances[0].startswith("MIG-")
 
 
-@examples(
-    "code, message",
-    pytest.param(9, "Driver Not Loaded", id="driver not loaded"),
-    pytest.param(999, "Unknown Error", id="unknown error"),
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        pytest.param(9, "Driver Not Loaded", id="driver not loaded"),
+        pytest.param(999, "Unknown Error", id="unknown error"),
+    ],
 )
 def test_a_failed_start_keeps_its_code(with_nvml, code, message):
     failure = ask(with_nvml(fail=f"nvmlInit_v2={code}"))

@@ -42,10 +42,7 @@ def read(files: dict[str, str]) -> dict[str, str]:
         ({"setup.py": "import own\n", "own/__init__.py": "import yaml\n"}, {"module yaml": "own/__init__.py:1"}),
         ({"setup.py": "sys.path.insert(0, 'gym')\nimport version\n", "gym/version.py": ""}, {}),
         ({"setup.py": "import yaml\n", "own/backends/yaml.py": ""}, {"module yaml": "setup.py:1"}),
-        (
-            {"setup.py": "sys.path.insert(0, 'x')\nimport torch\n", "own/torch.py": ""},
-            {"module torch": "setup.py:2"},
-        ),
+        ({"setup.py": "sys.path.insert(0, 'x')\nimport torch\n", "own/torch.py": ""}, {"module torch": "setup.py:2"}),
         (
             {"setup.py": "import numpy\n", "pyproject.toml": "[build-system]\nrequires = ['numpy', 'torch']\n"},
             {"module torch": "pyproject.toml"},

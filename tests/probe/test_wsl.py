@@ -32,11 +32,13 @@ def test_only_folders_of_nvidia_count_in_the_driver_store(tmp_path):
 LISTED = "\\tlibcuda.so (libc6,x86-64) => /usr/lib/wsl/lib/libcuda.so\\n"
 
 
-@examples(
-    "commands, in_cache",
-    pytest.param(LDCONFIG.format(LISTED), True, id="listed"),
-    pytest.param(LDCONFIG.format(LISTED.replace("libcuda.so ", "libcuda.so.1 ")), False, id="only with its number"),
-    pytest.param("", Unknown("ldconfig -p ended with status 127"), id="no ldconfig"),
+@pytest.mark.parametrize(
+    ("commands", "in_cache"),
+    [
+        pytest.param(LDCONFIG.format(LISTED), True, id="listed"),
+        pytest.param(LDCONFIG.format(LISTED.replace("libcuda.so ", "libcuda.so.1 ")), False, id="only with its number"),
+        pytest.param("", Unknown("ldconfig -p ended with status 127"), id="no ldconfig"),
+    ],
 )
 def test_the_plain_name_of_libcuda(tmp_path, commands, in_cache):
     assert read_wsl(guest(tmp_path, commands=commands)).libcuda_link_in_cache == in_cache

@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import (
-    NO_DEPENDENCIES,
-    BuildNeed,
-    LocalBuild,
-    PackageRequirement,
-    Resolved,
-    SourceBuild,
-)
+from devkit.facts.dependencies import NO_DEPENDENCIES, BuildNeed, LocalBuild, PackageRequirement, Resolved, SourceBuild
 from devkit.solver.candidates import Problem
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_costs
 from devkit.solver.plan import FROM_WHEELS, CompileMode, Plan, Vendor

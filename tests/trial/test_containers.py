@@ -419,10 +419,7 @@ LOOKED_UP = {"dockerComposeFile": "../compose.yaml", "service": "a", "workspaceF
     [
         ("exit 1", ["--workdir /work"]),
         ("echo 'error mounting tmpfs at \"/work\": not a directory' >&2; exit 127", []),
-        (
-            'echo \'mounting "tmpfs" to rootfs at "/data": not a directory\' >&2; exit 125',
-            ["--target /data"],
-        ),
+        ('echo \'mounting "tmpfs" to rootfs at "/data": not a directory\' >&2; exit 125', ["--target /data"]),
         ("echo 'unable to find user me' >&2; exit 125", ["--user me"]),
         ("echo 'exec: /bin/sh: no such file' >&2; exit 127", []),
     ],
@@ -729,10 +726,7 @@ def test_a_service_that_does_not_start_names_the_setting_that_the_engine_names(e
     engine('case "$*" in *compose*) echo "device /dev/nvidia3: no such file" >&2; exit 1;; esac')
     own = [each for each in try_project(tmp_path).tried if each.way is Way.PROJECT]
     assert [(each.arguments, each.settings) for each in own] == [
-        (
-            ("compose", "up"),
-            ("train.devices.source in the project", "train.devices.target in the project"),
-        )
+        (("compose", "up"), ("train.devices.source in the project", "train.devices.target in the project"))
     ]
 
 

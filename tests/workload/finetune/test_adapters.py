@@ -175,11 +175,7 @@ def refusal_of(adapter_folder, base_folder, **more):
             {"num_hidden_layers": 1},
             "has 14 weights for layers that the model does not have, such as base_model.model.model.layers.1.mlp.down_proj",
         ),
-        (
-            "llama",
-            {"intermediate_size": 64},
-            "mlp.gate_proj.lora_B.default.weight: copying a param with shape",
-        ),
+        ("llama", {"intermediate_size": 64}, "mlp.gate_proj.lora_B.default.weight: copying a param with shape"),
         ("llama", {"num_key_value_heads": 4}, "the shape in current model is torch.Size([32, 4])"),
         ("gpt2", {}, "not found in the base model"),
     ],

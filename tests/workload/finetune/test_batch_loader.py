@@ -10,13 +10,7 @@ from tests.fuzz.profile import FUZZ
 
 pytestmark = pytest.mark.workload
 
-from devkit.workload.finetune.dataset import (
-    IGNORE_INDEX,
-    BatchLoader,
-    BatchRow,
-    Example,
-    collate,
-)
+from devkit.workload.finetune.dataset import IGNORE_INDEX, BatchLoader, BatchRow, Example, collate
 
 SEQUENCE = 16
 

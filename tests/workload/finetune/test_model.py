@@ -105,11 +105,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
         ({"model__safetensors": None}, "has a config.json but no weights", "Also fetch model.safetensors"),
         ({"model__safetensors": ""}, "is not a complete safetensors file", "cut short"),
         ({"model__safetensors": "<html>not found</html>"}, "is not a complete safetensors file", "cut short"),
-        (
-            {"model__safetensors": "version https://git-lfs.github.com/spec/v1\noid"},
-            "Git LFS pointer",
-            "git lfs pull",
-        ),
+        ({"model__safetensors": "version https://git-lfs.github.com/spec/v1\noid"}, "Git LFS pointer", "git lfs pull"),
         ({"tokenizer__json": None}, "has no tokenizer", "Copy tokenizer.json"),
         (
             {"model__safetensors__index__json": {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}},
@@ -212,14 +208,7 @@ def test_fused_experts_are_counted_and_their_memory_is_noted(tmp_path):
     assert sum(each.numel() for each in kept) == experts.parameters
 
 
-@pytest.mark.parametrize(
-    ("method", "notes"),
-    [
-        (Method.QLORA, 1),
-        (Method.LORA, 1),
-        (Method.FULL, 0),
-    ],
-)
+@pytest.mark.parametrize(("method", "notes"), [(Method.QLORA, 1), (Method.LORA, 1), (Method.FULL, 0)])
 def test_a_run_says_what_fused_experts_mean_for_it_before_it_trains(tmp_path, method, notes):
     from devkit.workload.finetune.program import run_finetuning
 

@@ -7,11 +7,7 @@ pytestmark = pytest.mark.workload
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Optimizer
-from devkit.workload.finetune.optimizers import (
-    build_optimizer,
-    build_parameter_groups,
-    compute_learning_rate,
-)
+from devkit.workload.finetune.optimizers import build_optimizer, build_parameter_groups, compute_learning_rate
 from devkit.workload.finetune.settings import Schedule
 
 
