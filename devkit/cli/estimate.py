@@ -54,7 +54,7 @@ def _name_options(options: Iterable[Decorator]) -> dict[str, str]:
     return {str(each.name): each.opts[0] for each in command.params}
 
 
-def _choose(kind: type[Any]) -> click.Choice[str]:
+def _choose(kind: type[Any]) -> "click.Choice[str]":
     return click.Choice([each.value for each in kind])
 
 
