@@ -103,7 +103,7 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.cli.estimate import find_model_config, read_local_gpus
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.inference import solve_serving
-    from devkit.estimate.model_catalog import find_model
+    from devkit.estimate.shape import find_model
     from devkit.workload.finetune.files import find_local_model, find_packaged_model, model_not_found
 
     if model.lower().endswith(".gguf"):
