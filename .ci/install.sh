@@ -7,6 +7,8 @@ torch=$(sed -n 's/^torch==//p' "$lock")
 extras=$1
 shift
 
+# A company adds its proxy's certificate to those of the system, where pip finds it as well.
+[ ! -e /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
 # On a terminal progress is seen; a log needs only the complaints.
 if [ -t 1 ]; then quiet=''; else quiet=--quiet; fi
 # Few of the thousands of modules are ever imported: these compile themselves the first time, where they may.

