@@ -69,7 +69,7 @@ def find_similar_paths(path: Path) -> list[str]:
     """
     if "\\" in path.name and (slashed := Path(f"{path}".replace("\\", "/"))).exists():
         return [f"{slashed}"]
-    if not path.is_absolute() and (above := Path(os.pardir, path)).exists():
+    if not path.is_absolute() and os.path.exists(above := Path(os.pardir, path)):  # noqa: PTH110 - pathlib may raise
         return [f"{above}"]
     try:
         beside = sorted(islice(path.parent.iterdir(), _MAX_COMPARED))

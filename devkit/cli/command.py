@@ -68,8 +68,11 @@ class OutputPath(PathType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as in click
         """Check the path, and the folder that it comes into. Raises DevkitError."""
         path, place = super().convert(value, param, ctx), Path(value).absolute()
+        # Of a name that is too long, pathlib would raise.
         above = next(
-            each for each in (place, *place.parents) if each.is_dir() or (each != place and os.path.lexists(each))
+            each
+            for each in (place, *place.parents)
+            if os.path.isdir(each) or (each != place and os.path.lexists(each))  # noqa: PTH112
         )
         hint = f"Choose another place: {find_place(param, ctx)} {param.make_metavar(ctx) if param and ctx else ''}"
         if not above.is_dir():

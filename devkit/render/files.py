@@ -49,7 +49,7 @@ def read_file(root: Path, path: str) -> bytes | None:
             raise DevkitError(f"{path} is a directory, but devkit writes a file with that name", "Move it away.")
         return read_bounded(target, _MAX_BYTES.get(target.suffix or Path(path).name, MAX_GENERATED_BYTES))
     except (FileNotFoundError, NotADirectoryError):
-        if above := next((each for each in target.parents if each.is_file()), None):
+        if above := next((each for each in target.parents if root.resolve() in each.parents and each.is_file()), None):
             hint = "Move or rename that file. Nothing was changed."
             raise DevkitError(f"{above} is a file, but {path} needs a folder there", hint) from None
         return None
