@@ -36,8 +36,10 @@ class PathType(click.Path):
     """A path. An empty one, as of a variable that is not set, is an error, and so is a URL as a command's folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as in click
-        """Check the path and convert it. Raises DevkitError."""
+        """Check the path and convert it, and a ~ that the shell left alone. Raises DevkitError."""
         word, name = os.fspath(value), find_place(param, ctx)
+        if word.startswith("~") and not os.path.lexists(word):
+            value = os.path.expanduser(word)  # noqa: PTH111 - an unknown user is no error
         if not word:
             raise DevkitError(f"{name}: the path is empty", "Name a file or folder.")
         if isinstance(param, click.Argument) and re.match(r"\w+://|git@", word):
@@ -67,7 +69,8 @@ class OutputPath(PathType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as in click
         """Check the path, and the folder that it comes into. Raises DevkitError."""
-        path, place = super().convert(value, param, ctx), Path(value).absolute()
+        path = super().convert(value, param, ctx)
+        place = Path(path).absolute()
         # Of a name that is too long, pathlib would raise.
         above = next(
             each

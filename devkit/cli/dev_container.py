@@ -34,10 +34,15 @@ config_option = click.option(
 
 
 def _choose_context(_ctx: click.Context, _option: click.Parameter, context: str | None) -> None:
-    """Set what the docker command reads, for this process and all that it starts."""
+    """Set what the docker command reads, for this process and all that it starts. Raises DevkitError for an unknown context."""
     if context:
+        from devkit.probe.engine.client import resolve_endpoint
+        from devkit.probe.host import LocalHost
+
         os.environ.pop("DOCKER_HOST", None)
         os.environ["DOCKER_CONTEXT"] = context
+        if problem := resolve_endpoint(LocalHost()).problem:
+            raise DevkitError(problem, "List the contexts: docker context ls")
 
 
 context_option = click.option(

@@ -35,7 +35,7 @@ from devkit.estimate.settings import (
 from devkit.facts.settings import describe_settings, format_setting
 from devkit.facts.values import Unknown
 from devkit.formats.jsonc import parse_json_object
-from devkit.reading import MAX_DOCUMENT_BYTES, find_similar_paths, read_json_object
+from devkit.reading import MAX_DOCUMENT_BYTES, read_json_object
 from devkit.text import escape_text, find_similar, suggest
 
 if TYPE_CHECKING:
@@ -372,8 +372,9 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
 def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     """Download the config.json of a hub repository, and nothing else of it."""
     from devkit.estimate.shape import find_closest_models, list_models
+    from devkit.workload.finetune.files import find_similar_names
 
-    close = find_similar_paths(Path(model)) or find_closest_models(model)
+    close = find_similar_names(model) or find_closest_models(model)
     known = suggest(close, f"{len(list_models())} models are known, such as llama-3.1-8b.")
     if model.count("/") != 1 or model.startswith((".", "/")):
         lacks = "does not exist" if model[:1] in (".", "/", "~") else "is not known"

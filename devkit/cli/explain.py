@@ -2,6 +2,8 @@
 
 import codecs
 import json
+import os
+import shlex
 import shutil
 import stat
 import sys
@@ -128,6 +130,11 @@ def _solve(contradiction: "Contradiction") -> "SolvedSet | Unknown":
 
 def _find_log(words: tuple[str, ...]) -> Path | None:
     """Return the file that the only argument names, None where it is a code or a text. Raises DevkitError."""
+    if len(words) > 1 and all(map(os.path.isfile, words)):
+        logs = [each for each in words if not each.endswith(".json")] or words[:1]
+        facts = [word for each in words if each not in logs for word in ("--facts", each)]
+        hint = shlex.join(("devkit", "explain", *facts[:2], *logs[:1]))
+        raise DevkitError(f"{len(words)} files were given, but devkit explains one at a time", hint)
     if len(words) != 1 or len(words[0]) > _LONGEST_PATH or "\n" in words[0] or "\0" in words[0]:
         return None
     path = Path(words[0])

@@ -96,6 +96,7 @@ class _TargetCommand(Command):
                 raise DevkitError("the command after -- is missing", "Example: -- python train.py")
         rest = super().parse_args(ctx, args)
         ctx.params["command"] = words
+        ctx.meta["words"] += ("--", *words) if words else ()
         return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -444,9 +445,8 @@ def _require_settings(
         typed = click.get_current_context(silent=True)
         words += typed.meta.get("words", ()) if typed else ()
         hint = " && \\\n".join([*steps, shlex.join(words)])
-        raise DevkitError(
-            "; ".join(missing), f"{hint}\nTo run your own command instead of --settings: -- python train.py"
-        )
+        own = "" if settings.job.command else "\nTo run your own command instead of --settings: -- python train.py"
+        raise DevkitError("; ".join(missing), f"{hint}{own}")
 
 
 def _find_of_another_target(document: Mapping[str, Any], name: str) -> str:

@@ -78,8 +78,10 @@ RENAMED_FLAGS = {
 } | {"--sudo": "--set sudo=true", "--no-hold": "--set no_hold=true"}
 
 
-def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Path:
-    """Return the folder. Raises DevkitError if it is the user's home and was not named."""
+def _check_folder(ctx: click.Context, _: click.Parameter, directory: Path) -> Path:
+    """Return the folder. Raises DevkitError if it is the user's home and was not named, or is a requirement."""
+    if not directory.exists() and re.search(r"[=<>]", directory.name):
+        raise DevkitError(f"{directory} is not a folder", "Versions: --python V, --torch V or --pin NAME==V")
     if ctx.get_parameter_source("directory") is not ParameterSource.DEFAULT:
         return directory
     with contextlib.suppress(RuntimeError):  # no home is known
@@ -97,7 +99,7 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
     removed={"--profile": REMOVED_SETTINGS["profiles"], "--bake": REMOVED_SETTINGS["bake"]},
 )
 @click.argument(
-    "directory", metavar="[DIR]", default=".", callback=_refuse_home, type=PathType(path_type=Path, file_okay=False)
+    "directory", metavar="[DIR]", default=".", callback=_check_folder, type=PathType(path_type=Path, file_okay=False)
 )
 @plan_options(with_details=False)
 @container_options

@@ -169,7 +169,7 @@ def find_target_python(*, runs: bool) -> "WorkloadPython | None":
         return python
     if runs:
         raise DevkitError(
-            "--run installs into the active virtual environment, but none is active",
+            f"--run installs into the active virtual environment, but {python.reason}",
             "Create one: uv venv && . .venv/bin/activate",
         )
     return None

@@ -110,6 +110,17 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
         if not Path(model).is_file():
             hint = "Write one: convert_hf_to_gguf.py MERGED --outfile FILE, which comes with llama.cpp"
             raise DevkitError(f"the file {model} does not exist", suggest(find_similar_paths(Path(model)), hint))
+        try:
+            with Path(model).open("rb") as file:
+                start = file.read(40)
+        except OSError as error:
+            raise DevkitError(f"cannot read {model}: {error.strerror}", "Make it readable by this user.") from error
+        if start.startswith(b"version https://git-lfs"):
+            raise DevkitError(
+                f"{model} is a pointer of Git LFS, not a model", f"git lfs pull --include {shlex.quote(model)}"
+            )
+        if not start.startswith(b"GGUF"):
+            raise DevkitError(f"{model} is not a GGUF file", hint)
         return model, None
     local, packaged = find_local_model(model), find_packaged_model(model)
     if not (local or packaged or "/" in model or find_model(model)):

@@ -4,7 +4,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
@@ -13,7 +13,7 @@ import click
 
 from devkit.cli.command import OutputPath, find_place
 from devkit.reading import suggest_path
-from devkit.text import find_similar
+from devkit.text import find_similar, join_words
 
 MAX_LISTED = 6
 """A hint lists the commands of a group, or the options of a command, that has at most so many."""
@@ -43,6 +43,17 @@ OF_OTHER_TOOLS = {
     "{} --help": "help man",
 }
 """devkit's words -> those by which other tools have a user's hands; the words after them take the place of {}."""
+_OPTIONS_OF_TRANSFORMERS = {
+    "per-device-train-batch-size": "--micro-batch N",
+    "gradient-accumulation-steps": "--batch N",
+    "num-train-epochs": "--epochs X",
+    "lr-scheduler-type": "--set schedule=NAME",
+    "load-in-4bit": "--method qlora",
+    "load-in-8bit": "--method int8-lora",
+    "train-file": "--data FILE",
+    "dataset-name": "--data NAME",
+}
+"""Those of transformers' and TRL's scripts that share no word with devkit's."""
 _VALUES_OF_OTHER_TOOLS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _EXAMPLES = {
     **{"-- COMMAND": "-- python main.py", "NAME": "smollm2-135m", "MODEL": "smollm2-135m"},
@@ -58,10 +69,29 @@ _UNITS = {
 }
 """The units that a number may have been given in, by what the option takes."""
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
-_DASHES = re.compile("^(?:\\s+-+|[\u2010-\u2015\u2212]+)(?=.(.?))")
+_DASHES = re.compile("^[\u2010-\u2015\u2212]+(?=.(.?))")
+_BACKSLASH = "the backslash before a space"
 _QUOTED = re.compile("(?<![^\0=])[“”„«\u2018]([^“”„«»\u2018\u2019]*)[“”»\u2019](?![^\0])")
 _PLACEHOLDER = re.compile(r"<[^<>]+>|.*\bpath/to/.*|your[-_].+|(owner|org)/(name|model)", re.IGNORECASE)
 _PROMPTS = ("$", "#", "%", ">", "devkit")
+
+
+def _quote_plainly(words: Sequence[str]) -> list[str]:
+    return _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0")
+
+
+_SLIPS: tuple[tuple[Callable[[Sequence[str]], list[str]], str, str], ...] = (
+    (_quote_plainly, "use", "plain quotes"),
+    (lambda words: [*dropwhile(_PROMPTS.__contains__, words)], "leave out", "the prompt"),
+    (lambda words: [*takewhile("#".__ne__, words)], "leave out", "the comment"),
+    (lambda words: [re.sub(r"^ +(?=-)", "", each) for each in words if each.strip(" \\")], "leave out", _BACKSLASH),
+    (
+        lambda words: [_DASHES.sub(lambda found: "--" if found[1] else "-", each) for each in words],
+        "use",
+        "plain dashes",
+    ),
+)
+"""What corrects a kind of words that nobody types, and how to say it."""
 
 
 def find_slip(words: Sequence[str]) -> str:
@@ -72,12 +102,17 @@ def find_slip(words: Sequence[str]) -> str:
         return "An argument is empty: a variable in the command may not be set."
     if placeholder := next(filter(_PLACEHOLDER.fullmatch, words), ""):
         return f"Replace {placeholder} with a value of your own."
-    meant = _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0")
-    meant = [*takewhile("#".__ne__, dropwhile(_PROMPTS.__contains__, meant))]
-    meant = [_DASHES.sub(lambda found: "--" if found[1] else "-", each) for each in meant]
-    typed = shlex.join(["devkit", *meant])
-    advice = "Use plain dashes and quotes, and leave out backslashes before spaces, prompts and comments"
-    return "" if meant == list(words) else f"{advice}: {typed}"
+    meant, advice = [*words], list[tuple[str, str]]()
+    for correct, verb, what in _SLIPS:
+        corrected = correct(meant)
+        advice += [(verb, what)] if corrected != meant else []
+        meant = corrected
+    said = (
+        (verb, join_words(dict.fromkeys(what for each, what in advice if each == verb)))
+        for verb in dict.fromkeys(verb for verb, _ in advice)
+    )
+    says = ", and ".join(map(" ".join, said)).capitalize()
+    return f"{says}: {shlex.join(['devkit', *meant])}" if advice else ""
 
 
 def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple[str, str]:
@@ -120,6 +155,8 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
     if isinstance(error, click.NoSuchOption) and not (proposed or more or isinstance(command, click.Group)):
         options = [each.opts[0] for each in command.params if isinstance(each, click.Option) and not each.hidden]
         more = f"Options: {', '.join(options or ['--help'])}." if len(options) <= MAX_LISTED else ""
+        if command.name in ("run", "shell", "up"):
+            more += " The container's own settings are in its devcontainer.json, its Compose file and .env."
     slip = find_slip(sys.argv[1:])
     lines = (slip,) if slip else (proposed and f"Did you mean {proposed}?", more)
     return message, "\n".join(filter(None, (*lines, f"{context.command_path} --help")))
@@ -132,7 +169,7 @@ def _find_meant_values(error: click.BadParameter, context: click.Context) -> tup
     is_written = error.param is not None and isinstance(error.param.type, OutputPath)
     meant: list[str] = []
     if error.message.endswith("does not exist."):
-        meant = [*_quote_words(typed, context), *_find_flags(typed, context)]
+        meant = [*_quote_words(typed, context), *_find_flags(typed, context)] or _find_gpu_words(typed, context)
         is_command = shutil.which(typed) or "--" in takewhile(typed.__ne__, sys.argv)
         if not meant and isinstance(error.param, click.Argument) and is_command:
             meant = [f"devkit run -- {shlex.join(_list_words_from(typed))}"]
@@ -143,7 +180,11 @@ def _find_meant_values(error: click.BadParameter, context: click.Context) -> tup
         if is_written:
             return (), f"Name a file in it{option and f': {option.opts[0]}'} {Path(typed) / 'FILE'}"
         with suppress(OSError):  # a folder that this user may not read
-            meant = [f"{each}" for each in sorted(Path(typed).iterdir()) if each.is_file()]
+            inside = sorted(each for each in Path(typed).iterdir() if each.is_file())
+            # What the option's help names comes first.
+            meant = [
+                f"{each}" for each in sorted(inside, key=lambda each: each.name not in f"{option and option.help}")
+            ]
         return meant, ""
     if error.message.endswith("is a file."):
         if is_written and error.param:
@@ -182,6 +223,16 @@ def _find_flags(typed: str, context: click.Context) -> list[str]:
     return [_show_option(each, context) for each in context.command.params if f"--{typed}" in each.opts]
 
 
+def _find_gpu_words(typed: str, context: click.Context) -> list[str]:
+    """Return the option for a GPU that was named without it, as in `devkit plan RTX 4090`."""
+    from devkit.compat.gpus import find_gpu
+
+    words = [*takewhile(lambda each: each[:1] != "-", _list_words_from(typed))]
+    name = next((" ".join(words[:end]) for end in range(len(words), 0, -1) if find_gpu(" ".join(words[:end]))), "")
+    takes = any("--gpu" in each.opts for each in context.command.params)
+    return [f"--gpu {shlex.quote(name)}"] if name and takes else []
+
+
 def _show_option(option: click.Parameter, context: click.Context) -> str:
     """Return an option with what it takes: --gpu NAME."""
     return option.opts[0] if getattr(option, "is_flag", False) else f"{option.opts[0]} {option.make_metavar(context)}"
@@ -206,11 +257,15 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
 
     That is what another command calls exactly so, --jsn by its letters, and --seq-len by the words of the help.
     """
-    words = typed.strip("-").split("-")
+    words = typed.strip("-").replace("_", "-").split("-")
     renamed = getattr(context.command, "renamed", {})
     settings = {each.strip("-"): f"{new}VALUE" for each, new in renamed.items() if new.endswith("=")}
     by_help: list[str] = []
     known: dict[str, str] = {}
+    told = _OPTIONS_OF_TRANSFORMERS.get("-".join(words), "")
+    if told and any(told.split()[0] in param.opts for param in context.command.params):
+        yield told
+        return
     for param in context.command.get_params(context):
         is_option = isinstance(param, click.Option)
         if getattr(param, "hidden", False):

@@ -20,7 +20,7 @@ from devkit.facts.gpu import Gpu, NvmlAnswer
 from devkit.facts.values import Unknown
 from devkit.probe.gpu.nvml import read_nvml
 from devkit.probe.host import Host
-from devkit.probe.machine.interpreter import PYTHON_VARIABLE, find_workload_python
+from devkit.probe.machine.interpreter import find_workload_python, hint_at_variable
 from devkit.probe.machine.python import read_cuda_toolkit
 from devkit.probe.project.reader import read_dependencies
 from devkit.release import __version__
@@ -253,7 +253,7 @@ def prove_machine_and_project(
     dependencies = read_dependencies(host, project=str(folder.resolve()), choice=settings.choice)
     python = find_workload_python(host)
     if isinstance(python, Unknown):
-        raise DevkitError(f"no Python to prove with: {python.reason}", f"Is {PYTHON_VARIABLE} or VIRTUAL_ENV wrong?")
+        raise DevkitError(f"no Python to prove with: {python.reason}", hint_at_variable(host))
     has_environment = file.is_file() and python.executable != host.python
     names_torch = dependencies.torch_family or any(need.name == "torch" for need in dependencies.needs)
     requires_torch = dependencies.framework is Framework.TORCH and names_torch

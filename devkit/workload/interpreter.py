@@ -13,7 +13,7 @@ from pathlib import Path
 from devkit.errors import DevkitError
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host, LocalHost
-from devkit.probe.machine.interpreter import PYTHON_VARIABLE, find_workload_python
+from devkit.probe.machine.interpreter import PYTHON_VARIABLE, find_workload_python, hint_at_variable
 from devkit.release import INSTALL_WORKLOAD_COMMAND
 from devkit.workload import boot
 
@@ -63,7 +63,7 @@ def find_torch_interpreter(host: Host) -> Interpreter:
     """
     project = find_workload_python(host)
     if isinstance(project, Unknown):
-        raise DevkitError(f"no Python to train with: {project.reason}", f"Is {PYTHON_VARIABLE} or VIRTUAL_ENV wrong?")
+        raise DevkitError(f"no Python to train with: {project.reason}", hint_at_variable(host))
     executables = [project.executable, *(() if host.env.get(PYTHON_VARIABLE) else (host.python,))]
     found = [inspect_interpreter(host, executable) for executable in dict.fromkeys(executables)]
     for interpreter in found:
@@ -78,7 +78,7 @@ def inspect_interpreter(host: Host, executable: str) -> Interpreter:
     attempts = (host.run([executable, option, "-c", _INSPECT, *WORKLOAD_PACKAGES]) for option in ("-P", "-I"))
     done = next((done for done in attempts if done.code == 0 and done.out.split()), None)
     if done is None:
-        raise DevkitError(f"{executable} does not start", f"Is {PYTHON_VARIABLE} or VIRTUAL_ENV wrong?")
+        raise DevkitError(f"{executable} does not start", hint_at_variable(host))
     version, *packages = done.out.split()
     return Interpreter(executable, Release.parse(version), tuple(packages), executable == host.python)
 

@@ -425,10 +425,16 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a page on the hub": (["fetch", "https://huggingface.co/me/demo"], "Did you mean me/demo?"),
         "a key of no config": (["estimate", "--shape", "layers=32"], "has 'layers'\n  Did you mean num_hidden_layers?"),
         "a file that no server reads": (["serve", __file__], "is a file, but a model is a folder"),
-        "a dash of a web page": (["shell", "\u2014context", "x"], "comments: devkit shell --context x\n  devkit shell"),
-        "its quotes": (["serve", "\u201csmollm2-135m\u201d"], "comments: devkit serve smollm2-135m\n"),
+        "a dash of a web page": (
+            ["shell", "\u2014context", "x"],
+            "Use plain dashes: devkit shell --context x\n  devkit shell",
+        ),
+        "its quotes": (["serve", "\u201csmollm2-135m\u201d"], "Use plain quotes: devkit serve smollm2-135m\n"),
         "its quotes around two words": (["plan", "--gpu", "\u201cRTX", "4090\u201d"], "devkit plan --gpu 'RTX 4090'\n"),
-        "a prompt and a comment": (["$", "devkit", "tables", "#", "rows"], "comments: devkit tables\n"),
+        "a prompt and a comment": (
+            ["$", "devkit", "tables", "#", "rows"],
+            "Leave out the prompt and the comment: devkit tables\n",
+        ),
         "no lock and one": (["init", "x", "--no-lock", "--lock-only=image"], "contradict each other\n  Remove"),
         "an empty name": (["estimate", ""], "the model '' is not known\n  An argument is empty"),
         "a placeholder": (["serve", "<model>"], "Replace <model> with"),
@@ -452,7 +458,34 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a folder before its command": (["my", "up", "--json"], "Did you mean devkit up my --json?"),
         "a folder before its target": (["export", "my", "slurm"], "Did you mean devkit export slurm my?"),
         "a command for a folder": (["shell", "--", "nvidia-smi"], "Did you mean devkit run -- nvidia-smi?"),
-        "a backslash before a space": (["finetune", "--model", "x", " --batch", "4"], "finetune --model x --batch 4\n"),
+        "a backslash before a space": (
+            ["finetune", "--model", "x", " --batch", "4", " "],
+            "Leave out the backslash before a space: devkit finetune --model x --batch 4\n",
+        ),
+        "a comment": (["try", "#", "teach"], "Leave out the comment: devkit try\n"),
+        "quotes and dashes": (
+            ["plan", "“x”", "—json"],
+            "Use plain quotes and plain dashes: devkit plan x --json\n",
+        ),
+        "an option of transformers": (["finetune", "--load_in_4bit"], "Did you mean --method qlora?"),
+        "an option of docker run": (["run", "--shm-size=1g", "--", "x"], "The container's own settings are in its dev"),
+        "a GPU without its option": (["plan", "RTX", "4090"], "Did you mean --gpu 'RTX 4090'?"),
+        "a requirement for a folder": (["init", "python=3.11"], "python=3.11 is not a folder\n  Versions: --python V"),
+        "a list of hosts": (
+            ["fleet", "doctor", "gpu[01-04]"],
+            "gpu[01-04] is a list of hosts\n  scontrol show hostnames 'gpu[01-04]' | devkit fleet doctor --hosts-file -\n",
+        ),
+        "an unknown context": (["up", "--context", "gpu-box"], "no Docker context is named 'gpu-box'\n  List the"),
+        "a model with a comma": (["fetch", "me/x,"], "the model 'me/x,' does not exist\n  Did you mean me/x?"),
+        "a model's page": (["estimate", "https://huggingface.co/me/x/tree/main"], "Did you mean me/x?"),
+        "a rank for all weights": (
+            ["finetune", "--model", "x", "--data", "y", "--method", "full", "--rank", "64"],
+            "no adapter to configure\n  Remove --rank.",
+        ),
+        "a job without an image": (
+            ["export", "slurm", "--gpu", "H100", "--", "python", "x.py"],
+            ":1 --gpu H100 -- python x.py\n",
+        ),
         "a report in no folder": (
             ["doctor", "--output", "a/b/c.txt"],
             "the folder a/b does not exist\n  mkdir -p a/b\n",
@@ -484,6 +517,9 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
     (tmp_path / "image.log").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9)
     (tmp_path / "filled").mkdir()
     (tmp_path / "filled/.devcontainer").write_text("x")
+    (tmp_path / "filled/devcontainer.json").touch()
+    (tmp_path / "a.json").touch()
+    (tmp_path / "model.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
     for words, says in (
         (["run", "proj", "python", "a b.py"], "devkit run --directory proj -- python 'a b.py'\n"),
         (["run", "python", "main.py"], "devkit run --directory proj -- python main.py\n"),
@@ -507,6 +543,13 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         (["generate", "--merge", "train.jsonl/x"], "not a folder\n  Choose another place: --merge DIR\n"),
         (["verify", "--here", "--output", "gone/x.json"], "the folder gone does not exist\n  mkdir -p gone\n"),
         (["explain", "image.log"], "image.log is not text\n"),
+        (["explain", "image.log", "a.json"], "one at a time\n  devkit explain --facts a.json image.log\n"),
+        (
+            ["serve", "model.gguf"],
+            "model.gguf is a pointer of Git LFS, not a model\n  git lfs pull --include model.gguf\n",
+        ),
+        (["run", "--config", "filled", "--", "x"], "Did you mean filled/devcontainer.json or "),
+        (["doctor", "--output", "~/gone/x"], "the folder gone does not exist\n  mkdir -p gone\n"),
         *(
             (
                 [*command, where],
@@ -517,7 +560,7 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         ),
         (["init", "filled"], "filled/.devcontainer is a file, but "),
     ):
-        done = run_devkit(*words, cwd=tmp_path)
+        done = run_devkit(*words, cwd=tmp_path, HOME=str(tmp_path))
         assert (done.returncode, says in done.stderr) == (ExitCode.WRONG_INPUT, True), done.stderr
 
 

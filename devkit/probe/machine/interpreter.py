@@ -33,6 +33,12 @@ class WorkloadPython:
     """The user's own site-packages, "" where this Python does not read them. It comes before the others."""
 
 
+def hint_at_variable(host: Host) -> str:
+    """Return the hint for a Python that does not start, by the variable that names it."""
+    named = next((each for each in (PYTHON_VARIABLE, "VIRTUAL_ENV") if host.env.get(each)), "")
+    return f"Correct {named}, or remove it: unset {named}" if named else "Install devkit again."
+
+
 def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     """Find the project's interpreter: DEVKIT_PYTHON, or that of VIRTUAL_ENV, else devkit's own.
 
@@ -46,7 +52,10 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
         executable = find_program(host, "python3") or executable
     if environment and not host.env.get(PYTHON_VARIABLE):
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
-        executable = next((path for path in candidates if host.stat(path) is not None), executable)
+        found = next((path for path in candidates if host.stat(path) is not None), "")
+        if not found:
+            return Unknown(f"VIRTUAL_ENV is {environment}, which does not exist")
+        executable = found
     settings = host.read(f"{get_prefix(executable)}/pyvenv.cfg")
     # A virtual environment has its version in files, so that no program of a project's folder is run to learn it.
     stated = _VERSION.search(settings or "")
@@ -62,6 +71,8 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
         done = host.run(command)
         if done.code != 0 or not re.match(r"Python \d+\.\d", done.out):
             reason = f"{executable} --version ended with status {done.code}"
+            if done.code == NOT_FOUND and host.env.get(PYTHON_VARIABLE):
+                reason = f"{PYTHON_VARIABLE} is {executable}, which does not exist"
             return explain_failure(command, done, reason, is_lost=done.code != NOT_FOUND)
         version = Release.parse(done.out)
     minor = version.minor

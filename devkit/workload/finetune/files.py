@@ -484,7 +484,8 @@ def model_not_found(name: str) -> DevkitError:
         find_similar_names(name),
         "Give a model's folder, as devkit generate --merge DIR writes one, or a hub id (owner/name).",
     )
-    return DevkitError(f"the model {name or repr(name)} does not exist", hint)
+    shown = name if re.fullmatch(r".*[\w/]", name) else repr(name)
+    return DevkitError(f"the model {shown} does not exist", hint)
 
 
 def _fetch_snapshot(model: HubRepository) -> Path:
@@ -547,6 +548,8 @@ def find_similar_names(name: str) -> tuple[str, ...]:
     """Find models with a name like `name`: paths beside it, then packaged and cached ones; of a page on the hub its model."""
     if page := re.match(r"https?://[^/]+/([^/?#]+/[^/?#]+)", name):
         return (page[1],)
+    if (bare := name.strip(" \"'.,;:")) != name and "/" in bare.strip("/"):  # as it was copied from a sentence
+        return (bare,)
     folders = (each.name.removeprefix("models--") for each in sorted(_find_cache().glob("models--*")))
     known = {_last_part(each): each for each in (*PACKAGED_MODELS, *(each.replace("--", "/") for each in folders))}
     near = (known[key] for key in find_similar(_last_part(name), known))

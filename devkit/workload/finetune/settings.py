@@ -146,12 +146,11 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
         raise DevkitError("--learning-rate is 0, so no learning happens", "Give a rate above 0, such as 2e-4.")
     if settings.steps is None and settings.epochs <= 0:
         raise DevkitError("--epochs is 0, so nothing would be trained", "Give --epochs or --steps above 0.")
-    has_adapter_settings = settings.dora or settings.adapter_precision is not None
-    if settings.method is Method.FULL and (has_adapter_settings or settings.targets != ALL_LINEAR):
-        raise DevkitError(
-            "--method full trains every weight, so it has no adapter to configure",
-            "Remove --dora, --targets and --adapter-dtype.",
-        )
+    names = ("dora", "targets", "adapter_precision", "rank", "alpha", "dropout")
+    configured = [each for each in names if getattr(settings, each) != getattr(FinetuneSettings, each)]
+    if settings.method is Method.FULL and configured:
+        shown = join_words((format_option(FinetuneSettings, each) for each in configured), "and")
+        raise DevkitError("--method full trains every weight, so it has no adapter to configure", f"Remove {shown}.")
     if settings.objective is not Objective.SFT:
         _validate_objective(settings)
     if (settings.objective is Objective.GRPO) != bool(settings.reward):
