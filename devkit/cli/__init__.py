@@ -82,7 +82,7 @@ RENAMED = {
 }
 """Commands of 0.2 -> what they are now. They still run, with a line that names the new command; 0.4 drops them."""
 REMOVED = {
-    "exporter": "`devkit fleet files` writes a timer that feeds node_exporter: devkit doctor --format prometheus",
+    "exporter": "`devkit fleet files` writes a timer that gives node_exporter the output of devkit doctor --format prometheus",
     "template": "Put a devcontainer-template.json next to the files that `devkit init` writes: devcontainer templates publish FOLDER",
 }
 """Commands of 0.2 that are gone -> what does their part."""

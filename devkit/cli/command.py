@@ -39,7 +39,7 @@ class PathType(click.Path):
         """Check the path and convert it, and a ~ that the shell left alone. Raises DevkitError."""
         word, name = os.fspath(value), find_place(param, ctx)
         if word.startswith("~") and not os.path.lexists(word):
-            value = os.path.expanduser(word)  # noqa: PTH111 - an unknown user is no error
+            value = os.path.expanduser(word)  # noqa: PTH111 - pathlib raises for an unknown user
         if not word:
             raise DevkitError(f"{name}: the path is empty", "Name a file or folder.")
         if isinstance(param, click.Argument) and re.match(r"\w+://|git@", word):

@@ -144,7 +144,7 @@ def up(
     """Start the dev container of DIR: build it, wait until it is healthy, and run its lifecycle commands once.
 
     Compose starts dev containers that devkit wrote, and folders that have only a Compose file. The dev container CLI starts
-    all other dev containers. A repeated run keeps everything that is up to date. Editors attach to the same container.
+    all other dev containers. Running it again keeps everything that is up to date. Editors attach to the same container.
     If something fails, the last lines name the cause, its line in the project's files, and the fix.
     """
     container = find_project_container(directory, config, takes_compose=True)
@@ -211,7 +211,7 @@ def run(
 ) -> None:
     """Run a command in the running dev container, as its user and in the same folder.
 
-    Passes on standard input, output, Ctrl-C and other signals. The exit code is the command's.
+    Connects standard input and output, and forwards Ctrl-C and other signals. The exit code is the command's.
     """
     pairs = [variable.partition("=") for variable in variables]
     if wrong := next((name for name, separator, _ in pairs if not (name and separator)), None):

@@ -66,9 +66,9 @@ def explain(
     """Explain an error text or a check's code, and show what to do.
 
     CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
-    - reads a log from standard input. Does not need a GPU. Unless uv or pip is set to work offline, the command reads the wheels of
-    a library in which a name is missing, and has uv look for releases if requirements conflict. Exits with 1 if
-    the error is unknown.
+    - reads a log from standard input. Does not need a GPU. If a name is missing from a library, devkit reads the library's
+    wheels; if requirements conflict, uv looks for releases that work together. Neither happens if uv or pip is set to
+    work offline. Exits with 1 if the error is unknown.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Remove one of them.")

@@ -141,7 +141,7 @@ def _build_command(target: ExportTarget) -> click.Command:
         "--output",
         metavar="DIR",
         type=OUTPUT_FOLDER,
-        help=f"Write to this folder once, without storing flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
+        help=f"Write to this folder, and do not store this run's flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
     @click.option(
         "--force",

@@ -64,7 +64,9 @@ def require_engine(host: Host) -> WorkingEngine:
             return WorkingEngine(engine, PODMAN_COMPOSE)
     error = _diagnose(host, engine)
     if detect_container(host):
-        error.hint += "\nthis is a container: run it on the host, or prove the container itself: devkit verify --here"
+        error.hint += (
+            "\nthis is a container: run it on the host, or run the proof in this container: devkit verify --here"
+        )
     raise error
 
 
@@ -195,8 +197,8 @@ def _require_generated(folder: Path) -> None:
         first_lines = file.read_text(encoding="utf-8", errors="replace")[:200]
     except OSError:
         raise DevkitError(
-            f"{file} does not exist, so no dev container can be proved",
-            f"write one: devkit init {folder}\nor prove this machine itself: devkit verify --here",
+            f"{file} does not exist, so there is no dev container to prove anything in",
+            f"write one: devkit init {folder}\nor run the proof on this machine: devkit verify --here",
         ) from None
     if GENERATED_MARK not in first_lines:
         raise DevkitError(
