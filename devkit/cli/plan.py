@@ -164,7 +164,10 @@ def find_target_python(*, runs: bool) -> "WorkloadPython | None":
     from devkit.probe.host import LocalHost
     from devkit.probe.machine.interpreter import find_workload_python
 
-    python = find_workload_python(LocalHost()) if os.environ.get("VIRTUAL_ENV") else Unknown("none is active")
+    environment = os.environ.get("VIRTUAL_ENV", "")
+    python = find_workload_python(LocalHost()) if environment else Unknown("none is active")
+    if environment and not Path(environment).is_dir():
+        python = Unknown(f"VIRTUAL_ENV is {environment}, which does not exist")
     if not isinstance(python, Unknown):
         return python
     if runs:

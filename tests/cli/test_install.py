@@ -24,10 +24,12 @@ def test_the_command_has_torch_in_the_build_of_the_plan(tmp_path):
     )
 
 
-def test_nothing_is_installed_without_a_virtual_environment(tmp_path):
-    assert_refused(
-        devkit("plan", "--install", "--run", *GPU, "--no-resolve", cwd=tmp_path, VIRTUAL_ENV=""), "none is active"
-    )
+@pytest.mark.parametrize(
+    ("active", "says"), [("", "none is active"), ("/gone", "VIRTUAL_ENV is /gone, which does not")]
+)
+def test_nothing_is_installed_without_a_virtual_environment(tmp_path, active, says):
+    words = ("plan", "--install", "--run", *GPU, "--no-resolve")
+    assert_refused(devkit(*words, cwd=tmp_path, VIRTUAL_ENV=active), says)
 
 
 def test_run_installs_into_the_virtual_environment(tmp_path):

@@ -52,10 +52,7 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
         executable = find_program(host, "python3") or executable
     if environment and not host.env.get(PYTHON_VARIABLE):
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
-        found = next((path for path in candidates if host.stat(path) is not None), "")
-        if not found:
-            return Unknown(f"VIRTUAL_ENV is {environment}, which does not exist")
-        executable = found
+        executable = next((path for path in candidates if host.stat(path) is not None), executable)
     settings = host.read(f"{get_prefix(executable)}/pyvenv.cfg")
     # A virtual environment has its version in files, so that no program of a project's folder is run to learn it.
     stated = _VERSION.search(settings or "")
