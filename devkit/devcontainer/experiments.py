@@ -23,6 +23,7 @@ from devkit.probe.attempts import find_error_lines
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import CachingHost, Host, ProgramResult
 from devkit.probe.project.places import Place, list_instructions
+from devkit.text import join_words
 from devkit.trial.containers import try_containers
 from devkit.trial.project import write_build
 
@@ -46,6 +47,9 @@ ls -A "$(dirname "$1")" | while read -r name; do echo "devkit entry $name"; done
 """
 """Tells what an image has: names and values, one a line."""
 _LINE = re.compile(r"^(?:#\d+ [\d.]+ )?devkit (\w+) (.*)$", re.MULTILINE)
+_FROM_STAGE = re.compile(r"^(?:COPY|ADD) .*?--from=([A-Za-z][\w.-]*)")
+_NOT_IN_STAGE = re.compile(r'"(/[^"]+)": not found')
+_MAX_ENTRIES = 8
 _MAX_REPEATS = 3
 """A busy machine loses the output of a program that ends at once more than once."""
 _BUILD_S, _READING_S, _TRIALS_S = 30.0, 4.0, 8.0
@@ -58,7 +62,10 @@ _GENERAL = re.compile(
 
 
 def find_tried(host: Host, folder: str, said: str) -> Finding | None:
-    """Try the project's containers as the doctor does, and return the finding that names something of what a program said."""
+    """Try the project's containers as the doctor does, and return the finding that names something of what a program said.
+
+    Where nothing was `said`, the first finding counts.
+    """
     reader = CachingHost(deadline_s=_READING_S)
     facts = gather_facts(reader, deadline_s=_READING_S, project=folder, only=_NEEDED)
     trials = try_containers(host, facts, deadline_s=_TRIALS_S, project=folder, reader=reader)
@@ -73,7 +80,7 @@ def find_tried(host: Host, folder: str, said: str) -> Finding | None:
         able = "|".join(re.escape(each) for each in telling if not _GENERAL.fullmatch(each))
         if "Error response from daemon" in said and any(" exec " in each for each in told):
             continue  # What a running container could not do comes after what the engine refused.
-        if able and re.search(rf"(?<!\w)(?:{able})(?!\w)", said):
+        if not said or (able and re.search(rf"(?<!\w)(?:{able})(?!\w)", said)):
             return finding
     return None
 
@@ -98,6 +105,8 @@ class Step:
         if place.name == "RUN" and _OF_SHELL.match(words) and self._works_in_bash():
             note = f"the command works in bash, but not in the image's /bin/sh ({words.partition(': ')[2]})"
             return replace(place, note=note, remedy=f'write SHELL ["/bin/bash", "-c"] above line {place.line}')
+        if (stage := _FROM_STAGE.search(place.text)) and (wanted := _NOT_IN_STAGE.search(words)):
+            return self._explain_stage(stage[1], wanted[1])
         absent = ABSENT.search(words)
         path = next(iter(_PATH.findall(words)[::-1]), "") if _NO_FILE.search(words) else ""
         seen = self._look(path or "/")
@@ -127,6 +136,16 @@ class Step:
         where = f"{'in place of' if name in _INSTALL else 'above'} line {place.line}"
         where = where if self._build else "in the Dockerfile of the image"
         return replace(place, note=note, remedy=f"write RUN {_INSTALL[manager]} {wanted} {where}") if manager else None
+
+    def _explain_stage(self, stage: str, path: str) -> Place | None:
+        """Explain a path that another stage lacks by what that has beside it."""
+        seen = self._look(path, f"FROM {stage}")
+        if path not in seen.get("absent", ()):
+            return None
+        folder = posixpath.dirname(path)
+        note, has = f"the stage {stage} does not have {path}", join_words(sorted(seen["entry"])[:_MAX_ENTRIES])
+        remedy = f"copy one of what {folder} has there ({has})" if has else f"make it in the stage {stage}"
+        return replace(self._place, note=note, remedy=f"{remedy}, or correct the step of that stage which writes it")
 
     def _explain_mount(self, words: str) -> Place | None:
         """Explain a denied path by a mount of the build, which is root's where it names no other user."""
@@ -178,14 +197,14 @@ class Step:
         done = self._make('SHELL ["/bin/bash", "-c"]', *self._list_own_lines())
         return done is not None and done.code == 0
 
-    def _look(self, path: str) -> Mapping[str, Sequence[str]]:
-        """Return the values that the script tells by their names; empty where it cannot be run."""
+    def _look(self, path: str, *stage: str) -> Mapping[str, Sequence[str]]:
+        """Return the values that the script tells by their names, of the image or of another `stage`; empty where it cannot be run."""
         words = ["/bin/sh", "-c", f": {uuid.uuid4()}\n{_SCRIPT}", "sh", path]
         state = None if self._build else self._client.find()
         if state is not None and state.is_running:
             done: ProgramResult | None = self._client.call("exec", "--user=root", state.id, *words)
         else:
-            done = self._make("USER root", f"RUN {json.dumps(words)}")
+            done = self._make(*stage, "USER root", f"RUN {json.dumps(words)}")
         found: defaultdict[str, list[str]] = defaultdict(list)
         for name, value in _LINE.findall(f"{done.out}\n{done.err}") if done else ():
             found[name].append(value)

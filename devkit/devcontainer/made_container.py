@@ -1,4 +1,4 @@
-"""Experiments with the container that was made: how its program begins, what a mount hides, and which variables reach it."""
+"""Experiments with the container that was made: what it may do, how its program begins, what a mount hides, which variables reach it."""
 
 import json
 import posixpath
@@ -16,6 +16,8 @@ from typing import Any
 from devkit.devcontainer.engine import EngineClient
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_env
 from devkit.probe.project.places import Place, list_instructions, list_settings
+from devkit.text import join_words, to_one_line
+from devkit.trial.surroundings import LISTENING, parse_sockets
 
 ABSENT = re.compile(r"(?<![\w/.+-])([\w.+-]+): (?:command )?not found|exec: \"([\w.+-]+)\": executable file not found")
 _NAMED = re.compile(r"\bcontainer (\S+) (?:exited|is unhealthy)")
@@ -38,6 +40,21 @@ _SELF = ("localhost", "ip6-localhost")
 _REFERENCE = re.compile(r"(?<!\$)\$(\w+)")
 """Without braces, which nobody writes by mistake."""
 _LACKS_ARGUMENTS = re.compile(r"\b(?:arguments?|operands?|usage|required|missing|help)\b", re.IGNORECASE)
+_ENGINES_DNS = "127.0.0.11"
+"""Where Docker answers for the names of services. Source: Docker, "Networking overview", "DNS services"."""
+_LOCAL_PORT = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])[: ](\d{2,5})")
+_CAPABILITIES = {
+    "CHOWN": re.compile(r"chown|changing ownership", re.IGNORECASE),
+    "FOWNER": re.compile(r"chmod|changing permissions|utime|setting times", re.IGNORECASE),
+    "SETUID": re.compile(r"setuid|setresuid|switch(?:ing)? (?:to )?user|seteuid", re.IGNORECASE),
+    "SETGID": re.compile(r"setgid|setgroups|setresgid|initgroups|group IDs?", re.IGNORECASE),
+    "NET_BIND_SERVICE": re.compile(r"\bbind|\blisten", re.IGNORECASE),
+    "NET_RAW": re.compile(r"\bping\b|raw socket", re.IGNORECASE),
+    "MKNOD": re.compile(r"mknod", re.IGNORECASE),
+    "SYS_CHROOT": re.compile(r"chroot", re.IGNORECASE),
+    "KILL": re.compile(r"\bkill\b", re.IGNORECASE),
+}
+"""Capabilities that engines give to containers, and the words of what needs them. Source: capabilities(7)."""
 _MANY = 20
 _LISTING = '"$1" cp --follow-link "$2:$3" - | tar -tvf - | head -n 2'
 _BEGINNING = '"$1" cp --follow-link "$2:$3" - | tar -xOf - | head -c 1024'
@@ -74,6 +91,7 @@ class MadeContainer:
         if not self._found:
             return None
         ways = (
+            *(self._explain_memory, self._explain_capability, self._explain_health),
             *(
                 self._explain_folder,
                 self._explain_program,
@@ -84,6 +102,49 @@ class MadeContainer:
             *(self._explain_variable, self._explain_neighbor, self._explain_entrypoint),
         )
         return next(filter(None, (each(words) for each in ways)), None)
+
+    def _explain_memory(self, _words: str) -> Place | None:
+        """Explain a program that the kernel killed at the limit of the container's memory."""
+        limits = [each for each in self._list_settings() if each.name.rpartition(".")[2] in ("mem_limit", "memory")]
+        own = [each for each in limits if each.name.startswith(f"services.{self._service}.")]
+        if not get_object(self._found, "State").get("OOMKilled") or not own:
+            return None
+        above = [each for each in self._list_settings() if each.name == f"services.{self._service}.memswap_limit"]
+        remedy = f"raise it{' and memswap_limit' if above else ''}, or use less memory"
+        return replace(own[0], note=f"the program needs more memory than {own[0].text}, and was killed", remedy=remedy)
+
+    def _explain_capability(self, words: str) -> Place | None:
+        """Explain what root may not do by the capability that the project drops."""
+        given = get_object(self._found, "HostConfig")
+        dropped, added = (
+            {each.removeprefix("CAP_") for each in get_texts(given, key)} for key in ("CapDrop", "CapAdd")
+        )
+        settings = [each for each in self._list_settings() if each.name == f"services.{self._service}.cap_drop"]
+        if not (dropped and settings) or not re.search("not permitted|permission denied", words, re.IGNORECASE):
+            return None
+        for capability in (name for name, needs in _CAPABILITIES.items() if needs.search(words)):
+            if not dropped.isdisjoint((capability, "ALL")) and added.isdisjoint((capability, "ALL")):
+                note = f"{to_one_line(words)[:80]}, because cap_drop takes away the capability {capability}"
+                return replace(settings[0], note=note, remedy=f"write cap_add: [{capability}] in the service")
+        return None
+
+    def _explain_health(self, words: str) -> Place | None:
+        """Explain a health check that asks a port on which nothing in the container listens."""
+        check = " ".join(get_texts(get_object(self._config, "Healthcheck"), "Test"))
+        asked = next(iter(_LOCAL_PORT.findall(check)), "")
+        if not asked or not _UNREACHED.search(words):
+            return None
+        tables = ("sh", "-c", "cat /proc/net/tcp /proc/net/tcp6")
+        said = self._client.call("exec", get_text(self._found, "Id"), *tables).out
+        ports = sorted({port for address, port in parse_sockets(said, LISTENING) if address != _ENGINES_DNS})
+        named = f"services.{self._service}.healthcheck"
+        place = next(
+            (each for each in self._list_settings() if each.name.startswith(named) and asked in each.text), None
+        )
+        if place is None or not ports or int(asked) in ports:
+            return None
+        note = f"the health check asks port {asked}, and the container listens on {join_words(map(str, ports))}"
+        return replace(place, note=note, remedy=f"write {ports[0]} in place of {asked}")
 
     def _explain_folder(self, words: str) -> Place | None:
         """Explain a workspace folder that is a file, or in which the project is not mounted."""

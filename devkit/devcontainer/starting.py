@@ -88,10 +88,7 @@ def start_dev_container(
     if client.container.is_compose_project and state is not None and _has_done_its_work(before, state, lines):
         return Started(enter(client, state), "ended", (), log.built)
     if done.code != 0 or state is None or not state.is_running:
-        logs: list[str] = []
-        if state is not None:
-            _compose(client, "logs", "--tail", "50", take=logs.append)
-        return Failure(_describe_end(state) or "the container could not be started", (*lines, *logs), tuple(logs))
+        return _describe_failure(client, state, lines)
     action = _name_action(before, state)
     if action != "kept" and (failure := _find_ended_neighbor(client, state, lines)):
         return failure
@@ -99,6 +96,15 @@ def start_dev_container(
     changed = (reason,) if action == "recreated" and not rebuilds else ()
     report(f"the container is {action}{f', because {reason} changed' if changed else ''}")
     return _finish(Started(enter(client, state), action, changed, log.built), report)
+
+
+def _describe_failure(client: EngineClient, state: ContainerState | None, lines: Sequence[str]) -> Failure:
+    if not _describe_end(state) and (sick := _list_unhealthy(client)):
+        return Failure(sick[0], (*lines, *sick), sick)
+    logs: list[str] = []
+    if state is not None:
+        _compose(client, "logs", "--tail", "50", take=logs.append)
+    return Failure(_describe_end(state) or "the container could not be started", (*lines, *logs), tuple(logs))
 
 
 def _has_done_its_work(before: ContainerState | None, state: ContainerState, said: Sequence[str]) -> bool:

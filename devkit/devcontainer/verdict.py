@@ -49,6 +49,8 @@ _OF_PYTHON = re.compile(r"[\w.]+(?:Error|Exception): ")
 _LONGEST, _SHORTEST = 120, 40
 """Characters of a headline's words."""
 _ENDED = re.compile(r"the container \S+ exited with status 0")
+_SILENT = re.compile(r"^(?:devcontainer up failed: )?An error occurred starting Docker Compose up\.$")
+_OF_SCRIPT = re.compile(r"\.sh: (?:line )?\d+: \S")
 _KEY = re.compile(r"\b\w+Command\b")
 """A lifecycle command, in the title of its failure."""
 
@@ -127,16 +129,22 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
     said = find_error_lines(text)
     lines = text.splitlines()
     line = lines[match.line - 1].strip() if match and 0 < match.line <= len(lines) else match.matched if match else ""
-    lines_told = (line, error.text if error else "", *said[::-1], failure.title)
+    key = _KEY.search(failure.title)
+    # A command of the user's may end with words that no error has.
+    last = (each.strip() for each in reversed(lines) if key)
+    lines_told = (line, error.text if error else "", *said[::-1], *last, failure.title)
     # What only reports that something failed says less than the program itself.
     words = next((each for each in lines_told if each and not STATUS.search(each)), next(filter(None, lines_told)))
-    key = _KEY.search(failure.title)
     stopped = locate_excerpt(host, folder, whole)
     started = locate_setting(host, folder, (key[0],)) if key else None
     if stopped is None and OF_BUILD.search(whole):
         # Of the instructions that the dev container CLI adds, only a feature's can fail.
         started = locate_setting(host, folder, ("features",))
-        words = next((each for each in reversed(lines) if started and ABSENT.search(each)), words)
+        shell = (each for each in reversed(lines) if ABSENT.search(each) or _OF_SCRIPT.search(each))
+        words = next(shell, words) if started else words
+    if words.endswith(":") and words in (stripped := [each.strip() for each in lines]):
+        # Some engines tell the cause in a second line.
+        words = " ".join((words, *filter(None, stripped[stripped.index(words) + 1 :][:1])))
     own = [*filter(None, (stopped, started))]
     if client and stopped and words == failure.title:
         with suppress(DevkitError):
@@ -156,7 +164,9 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
             shown = shown or (Step(client, own[0]).explain(words) if own else None)
             if shown is not None and shown.remedy:
                 places = drop_repeated((shown, *places))
-            elif tried := find_tried(host, folder, "\n".join((words, *(each.text for each in places)))):
+            elif tried := find_tried(
+                host, folder, "" if _SILENT.search(words) else "\n".join((words, *(each.text for each in places)))
+            ):
                 shown_lines = tuple(redact_tokens(text).splitlines())
                 return Verdict(
                     tried.message, tuple(own), "", tried.fix, is_certain=True, shown=shown_lines, is_tried=True

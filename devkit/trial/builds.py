@@ -108,5 +108,5 @@ def find_build_faults(
         for each in get_objects(outline, key):
             if (name := prefix + get_text(each, "name")) not in build.secrets:
                 line = next((number for number, text in enumerate(lines, 1) if get_text(each, "name") in text), 1)
-                fault = f"line {line} of {build.dockerfile} mounts the secret {name}, which nothing gives to the build"
+                fault = f"line {line} of {build.dockerfile} mounts {name}, a secret that nothing gives to the build"
                 yield fault, ("build", "--secret", prefix.strip() or "secret", get_text(each, "name"))

@@ -15,7 +15,7 @@ from devkit.probe.documents import get_object, get_objects, get_text, get_texts,
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.project.devcontainer import LOCAL_FOLDER
 from devkit.probe.project.scopes import list_scoped
-from devkit.trial.project import FILES, list_binds, name_image
+from devkit.trial.project import FILES, list_binds, list_dev_containers, name_image
 
 NO_EXEC = {
     "defaultAction": "SCMP_ACT_ALLOW",
@@ -137,20 +137,27 @@ def list_scripts(config: Mapping[str, Any], facts: Facts, host: Host, folder: st
 
 
 def list_image_users(
-    images: Mapping[str, object], dockerfiles: Iterable[str], host: Host, folder: str
+    images: Mapping[str, object], dockerfiles: Iterable[str], facts: Facts, host: Host, folder: str
 ) -> Iterator[LookUp]:
-    """Yield the user that a Dockerfile's last stage asks of an image that is here, before it changes it."""
+    """Yield the user that a Dockerfile's last stage asks of an image that is here, before it changes it.
+
+    So does a dev container, of a Dockerfile that nowhere names the user whom it runs programs as.
+    """
     for path in dict.fromkeys(dockerfiles):
-        image, user = "", ""
-        for each in list_scoped(host.read(f"{folder}/{path}") or ""):
+        image, user, text, base = "", "", host.read(f"{folder}/{path}") or "", ""
+        for each in list_scoped(text):
             keyword, word = each.instruction.keyword, each.filled.partition(" ")[0]
             if keyword == "FROM":
-                image, user = word if word in images else "", ""
+                image = base = word if word in images else ""
+                user = ""
             elif keyword == "USER" and image and "$" not in word:
                 user = user or word
             image = "" if keyword in ("RUN", "COPY", "ADD", "ONBUILD") and not user else image
         if image and user:
             yield LookUp(("run", "--user", user), (f"--user={user}", _SHELL, image))
+        for container in list_dev_containers(facts):
+            if base and container.build and container.build.dockerfile == path:
+                yield from (each for each in _list_users(container, base) if each.arguments[-1] not in text)
 
 
 def list_words(service: Mapping[str, Any], of_image: Mapping[str, Any]) -> tuple[str, ...]:
@@ -255,7 +262,9 @@ def _list_places(service: Mapping[str, Any], image: str, host: Host) -> Iterator
             made = "does not exist, so the engine creates a folder with that name" if is_missing else "is a folder"
             folder, name = posixpath.split(source)
             others = [each for each in host.list(folder) if each != name] if folder else []
-            made += "".join(f" ({each} is beside it)" for each in get_close_matches(name, others, 1, 0.8))
+            near = get_close_matches(name, others, 1, 0.8)
+            near += [f"{each}/{name}" for each in others if host.stat(f"{folder}/{each}/{name}") is not None]
+            made += "".join(f" ({each} is beside it)" for each in near[:1])
             yield target, ("tmpfs", f"{source or 'a volume'} {made}, and {target} is a file in the image {image}")
         else:
             fault = f"{source} is a file, and {target} is a folder in the image {image}"

@@ -138,6 +138,7 @@ def list_pending(config: Mapping[str, Any], facts: Facts, known: Collection[str]
     images = {name: name_image(config, name) for name in services}
     built = [name for name in services if get_object(services, name, "build") and images[name] not in known]
     own = list_dev_containers(facts)
+    yield from (f"the features of {each.path}" for each in own if each.features)
     yield from (f"the build of {name}" for name in (*built, *(each.path for each in own if each.build)))
     pulled = [image for name, image in images.items() if name not in built]
     pulled += [each.image.value for each in own if each.image and not each.build and "$" not in each.image.value]
@@ -255,12 +256,12 @@ def list_prerequisites(config: Mapping[str, Any], facts: Facts) -> Iterator[tupl
 
 
 def list_addresses(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each network that exists before the project, with the fixed address that a service wants in it."""
+    """Yield each network, which may exist before the project starts, with the fixed address that a service wants in it."""
     networks = get_object(config, "networks")
     for service in get_object(config, "services").values():
         for key, joined in get_object(service, "networks").items():
             network, address = get_object(networks, key), get_text(joined or {}, "ipv4_address")
-            if network.get("external") and address:
+            if address:
                 yield get_text(network, "name"), address
 
 

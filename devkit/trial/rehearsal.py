@@ -122,7 +122,7 @@ def rehearse(run: Run, client: Client, facts: Facts) -> tuple[Run, tuple[str, ..
     }
     found = (
         *(list_look_ups(run.config, images, facts, host, run.project) if client.heeds_seccomp else ()),
-        *list_image_users(images, (each.dockerfile for each in run.builds), run.host, run.project),
+        *list_image_users(images, (each.dockerfile for each in run.builds), facts, run.host, run.project),
     )
     misnamed, existing = list_misnamed(run.config, facts, refusals), {*volumes.split(), *names}
     is_here = host is not None and facts.container is None
@@ -382,7 +382,9 @@ def _look_up(run: Run, client: Client, number: int, wanted: LookUp) -> Trial | N
     if is_refused and not is_reported:
         return None
     fault = wanted.mounts.get(place, done.err) if is_refused else ""
-    arguments = (*MOUNTED, place) if place else arguments
+    if place:
+        arguments = (*MOUNTED, place)
+        fault += "".join(f" ({each})" for each in locate_values(run.host, run.project, place)[:1])
     if wanted.absence:
         fault = "" if is_refused else wanted.absence
     code = TIMED_OUT if done.code == TIMED_OUT else (done.code if is_refused else 1) if fault else 0

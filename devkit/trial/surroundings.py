@@ -96,12 +96,17 @@ def _is_loopback(address: str) -> bool:
 def list_sockets(host: Host, protocol: str, state: str) -> Iterator[tuple[str, int]]:
     """Yield address and port of each socket of "tcp" or "udp" in a state."""
     for path in (f"/proc/net/{protocol}", f"/proc/net/{protocol}6"):
-        for row in map(str.split, (host.read(path) or "").splitlines()):
-            if row[3:4] == [state]:
-                address, _, port = row[1].partition(":")
-                numbers = [
-                    int.from_bytes(bytes.fromhex(address[place : place + 8]), sys.byteorder)
-                    for place in range(0, len(address), 8)
-                ]
-                packed = b"".join(each.to_bytes(4) for each in numbers)
-                yield str(ip_address(packed)), int(port, 16)
+        yield from parse_sockets(host.read(path) or "", state)
+
+
+def parse_sockets(text: str, state: str) -> Iterator[tuple[str, int]]:
+    """Yield address and port of each socket in a state, of a table that Linux prints."""
+    for row in map(str.split, text.splitlines()):
+        if row[3:4] == [state]:
+            address, _, port = row[1].partition(":")
+            numbers = [
+                int.from_bytes(bytes.fromhex(address[place : place + 8]), sys.byteorder)
+                for place in range(0, len(address), 8)
+            ]
+            packed = b"".join(each.to_bytes(4) for each in numbers)
+            yield str(ip_address(packed)), int(port, 16)

@@ -257,6 +257,39 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="a host of a profile",
         ),
         pytest.param(
+            (
+                USED.replace("[sleep, '60']", "[python3, -m, http.server, '9000']")
+                % "healthcheck: {test: [CMD, python3, -c, CHECK], interval: 200ms, retries: 2}"
+            ).replace("CHECK", "\"import urllib.request as u; u.urlopen('http://localhost:8000')\"")[:-1]
+            + f", b: {{image: {BASE}, command: [sleep, '60'], depends_on: {{a: {{condition: service_healthy}}}}}}}}",
+            "",
+            "the health check asks port 8000, and the container listens on 9000",
+            "Fix in compose.yaml:1: write 9000 in place of 8000.",
+            id="a health check of another port",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[chown, nobody, /srv]") % "cap_drop: [ALL]",
+            "",
+            "Operation not permitted, because cap_drop takes away the capability CHOWN",
+            "Fix in compose.yaml:1: write cap_add: [CHOWN] in the service.",
+            id="a capability that is dropped",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[python3, -c, 'x = bytearray(1 << 29)']")
+            % "mem_limit: 64m, memswap_limit: 64m",
+            "",
+            "the program needs more memory than 64m, and was killed",
+            "Fix in compose.yaml:1: raise it and memswap_limit, or use less memory.",
+            id="too little memory",
+        ),
+        pytest.param(
+            BUILT,
+            f"RUN mkdir -p /made/html\nFROM {BASE}\nCOPY --from=site /made/dist /srv",
+            "the stage site does not have /made/dist",
+            "Fix in Dockerfile:4: copy one of what /made has there (html), or correct the step",
+            id="a path that a stage does not have",
+        ),
+        pytest.param(
             USED % "port: ['80:80']",
             "",
             "Compose does not know port",
@@ -268,7 +301,7 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
 def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, cause, fix):
     compose, cause, fix = (each.replace("FREE", str(FREE)) for each in (compose, cause, fix))
     image.provide(engine, BASE)
-    files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE}\n{dockerfile}\n", "kept": ""}
+    files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE} AS site\n{dockerfile}\n", "kept": ""}
     files |= {"run.sh": "#!/bin/sh\nexec sleep 60\n", "start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}
     files |= {"own.env": "OWN=/kept\n", ".dockerignore": "# data\nleft\n", "left/out.ini": ""}
     (tmp_path / "left").mkdir()

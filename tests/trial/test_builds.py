@@ -79,7 +79,7 @@ NEEDS = {"target": {"b0": {"outline": {"secrets": [{"name": "token"}], "ssh": [{
         ),
         (ProgramResult(0, "{}", WARNS), {"kept/x": "", ".dockerignore": "*\n!kept/x"}, {}, []),
         (ProgramResult(0, "{}", WARNS), (), {}, []),
-        (ProgramResult(0, json.dumps(NEEDS), ""), (), {}, ["the secret token", "the secret ssh default"]),
+        (ProgramResult(0, json.dumps(NEEDS), ""), (), {}, ["mounts token, a secret", "mounts ssh default, a secret"]),
         (ProgramResult(0, json.dumps(NEEDS), ""), (), {"secrets": [{"source": "token"}], "ssh": ["default=/a"]}, []),
         (ProgramResult(0, "[]", ""), (), {}, []),
         (ProgramResult(125, "", "unknown flag: --call"), (), {}, []),

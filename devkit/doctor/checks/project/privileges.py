@@ -23,6 +23,7 @@ from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
 from devkit.facts.engine import Engine, EngineKind
 from devkit.facts.model import Facts
 from devkit.facts.project import Mount, Setting
+from devkit.facts.runs import Trials
 from devkit.text import format_bytes
 
 _ENGINE_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "//var/run/docker.sock")
@@ -174,6 +175,8 @@ def user_may_write_workspace(facts: Facts) -> Iterator[Problem]:
         raise NotApplicable("the workspace's owner is not known")
     if folder.is_world_writable is True:
         return
+    trials = facts.trials.tried if isinstance(facts.trials, Trials) else ()
+    absent = {each.arguments[-1] for each in trials if each.code and each.arguments[:2] == ("run", "--user")}
     for container in require_project_containers(facts):
         user = container.user
         if container.dev is None or user is None:
@@ -185,6 +188,8 @@ def user_may_write_workspace(facts: Facts) -> Iterator[Problem]:
         if container.build is not None and any("uid" in argument.name.lower() for argument in container.build.args):
             continue  # who starts the build gives the number
         name = user.value.partition(":")[0]
+        if name in absent:
+            continue
         made = next((one.uid for stage in container.stages for one in stage.users if one.name == name), "")
         number = name if name.isdigit() else made
         switch = container.setting("updateRemoteUserUID")
