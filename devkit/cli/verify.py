@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -133,17 +133,20 @@ def _run_benchmark(folder: Path, *, as_json: bool) -> int:
     return ExitCode.ANSWER_IS_NO if has_failed else ExitCode.DONE
 
 
-def _prove(directory: Path, *, here: bool, depth: str, **settings: Any) -> "VerificationReport":  # noqa: ANN401
+def _prove(
+    directory: Path, *, here: bool, depth: str, timeout_s: float, model: str, command: str
+) -> "VerificationReport":
     from devkit.probe.host import LocalHost
+    from devkit.verify.report import ProofRequest
     from devkit.workload.proof.stages import Depth
 
     if here:
-        _require_local_model(settings["model"])
+        _require_local_model(model)
         from devkit.verify.here import prove_machine_and_project as prove
     else:
         from devkit.verify.dev_container import prove_in_container as prove
     with contextlib.closing(StepPrinter()) as progress:
-        return prove(LocalHost(), directory, depth=Depth(depth), progress=progress, **settings)
+        return prove(LocalHost(), directory, ProofRequest(Depth(depth), timeout_s, progress, model, command))
 
 
 def _require_local_model(model: str) -> None:

@@ -29,8 +29,8 @@ from devkit.probe.host import Host
 from devkit.release import GENERATED_MARK, __version__
 from devkit.text import format_duration
 from devkit.verify.process import CompletedCommand, Progress, run_streaming
-from devkit.verify.report import ProofLocation, VerificationReport
-from devkit.workload.proof.stages import Depth, StageResult, StageStatus
+from devkit.verify.report import ProofLocation, ProofRequest, VerificationReport
+from devkit.workload.proof.stages import StageResult, StageStatus
 
 ENGINE_DEADLINE_S = 5.0
 _DIAGNOSIS_DEADLINE_S = 1.5
@@ -144,25 +144,14 @@ class ComposeProject:
         return self.host.run(command, deadline_s=_QUERY_DEADLINE_S).out.strip()
 
 
-def prove_in_container(
-    host: Host,
-    folder: Path,
-    *,
-    depth: Depth,
-    timeout_s: float,
-    progress: Progress,
-    model: str = "",
-    command: str = "",
-) -> VerificationReport:
-    """Build and start the dev container of `folder` and run the proof inside, for at most `timeout_s` seconds.
+def prove_in_container(host: Host, folder: Path, request: ProofRequest) -> VerificationReport:
+    """Build and start the dev container of `folder` and run the proof inside.
 
     A dev container that is already running is proved as it is and left running; otherwise it is taken down again.
-    `model` is a path or id as the container sees it, `command` one of the project that must work inside.
     Raises DevkitError when the project has no dev container of devkit's, or no engine can start it.
     """
     _require_generated(folder)
-    flags = {"--model": model, "--command": command}
-    own = [word for flag, value in flags.items() if value for word in (flag, value)]
+    progress = request.progress
     project = ComposeProject(folder.resolve(), host, require_engine(host), progress)
     # The project's own script detects how this host provides a GPU, as it does for an editor.
     for shell, options, script in HOST_SCRIPTS:
@@ -179,7 +168,7 @@ def prove_in_container(
     else:
         before = PriorState.STOPPED if project.container_ids("--all") else PriorState.ABSENT
     try:
-        return _prove(project, before, depth=depth, timeout_s=timeout_s, own=own)
+        return _prove(project, before, request)
     finally:
         if before is PriorState.RUNNING:
             progress("the dev container ran before and is left running")
@@ -206,9 +195,7 @@ def _require_generated(folder: Path) -> None:
         )
 
 
-def _prove(
-    project: ComposeProject, before: PriorState, *, depth: Depth, timeout_s: float, own: Sequence[str]
-) -> VerificationReport:
+def _prove(project: ComposeProject, before: PriorState, request: ProofRequest) -> VerificationReport:
     stages: list[StageResult] = []
 
     def report_failure(done: CompletedCommand) -> VerificationReport:
@@ -228,18 +215,18 @@ def _prove(
         shown = (command[-1] if command[0] == "sh" else shlex.join(command) for command in commands)
         words = (("exec", "-T", SERVICE, *command) for command in commands)
         stages.append(_run_stage(project, "open", zip(shown, words, strict=True))[0])
-    inside = ("devkit", "verify", "--here", "--json", f"--{depth}", "--timeout", f"{timeout_s:g}", *own)
-    done = run_streaming(
-        project.compose_command("exec", "-T", SERVICE, *inside),
-        progress=project.progress,
-        timeout_s=timeout_s + _EXEC_MARGIN_S,
-    )
+    flags = {"--timeout": f"{request.timeout_s:g}", "--model": request.model, "--command": request.command}
+    own = [word for flag, value in flags.items() if value for word in (flag, value)]
+    inside = ("devkit", "verify", "--here", "--json", f"--{request.depth}", *own)
+    timeout_s = request.timeout_s + _EXEC_MARGIN_S
+    command = project.compose_command("exec", "-T", SERVICE, *inside)
+    done = run_streaming(command, progress=project.progress, timeout_s=timeout_s)
     try:
         report = VerificationReport.from_document(json.loads(done.out))
     except ValueError:
         reason = f"devkit verify --here ended with status {done.code} and no report: {done.last_line}"
         if done.code is None:
-            reason = f"no report from inside after {format_duration(timeout_s + _EXEC_MARGIN_S)}"
+            reason = f"no report from inside after {format_duration(timeout_s)}"
         elif done.code in (126, 127):
             reason = f"devkit is not installed in the dev container: {done.last_line}"
         stages.append(StageResult("proof", StageStatus.FAILED, reason=reason))

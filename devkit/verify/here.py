@@ -5,7 +5,6 @@ The child is started again after a crash for the remaining stages.
 
 import json
 import re
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import Framework
 from devkit.facts.gpu import Gpu, NvmlAnswer
 from devkit.facts.values import Unknown
+from devkit.probe.children.protocol import format_signal
 from devkit.probe.gpu.nvml import read_nvml
 from devkit.probe.host import Host
 from devkit.probe.machine.interpreter import find_workload_python, hint_at_variable
@@ -31,7 +31,7 @@ from devkit.text import format_count, format_duration, join_words
 from devkit.verify import framework_child
 from devkit.verify.process import CompletedCommand, Progress, run_streaming
 from devkit.verify.project_stages import ProjectEnvironment, prove_project
-from devkit.verify.report import BECAUSE, PROGRAM, ProofLocation, VerificationReport
+from devkit.verify.report import BECAUSE, PROGRAM, ProofLocation, ProofRequest, VerificationReport
 from devkit.workload.interpreter import (
     MIN_PYTHON,
     Interpreter,
@@ -91,41 +91,26 @@ def build_proof_command(python: str) -> ProofCommand:
     return lambda arguments: [*program, *arguments]
 
 
-def prove_here(
-    host: Host,
-    *,
-    depth: Depth,
-    timeout_s: float,
-    progress: Progress,
-    command: ProofCommand | None = None,
-    model: str = "",
-) -> VerificationReport:
-    """Run the proof on this machine, for at most `timeout_s` seconds.
+def prove_here(host: Host, request: ProofRequest) -> VerificationReport:
+    """Run the proof on this machine.
 
     A crash or hang fails the stage it happens in and skips those that need it; the others still run.
-
-    Args:
-        command: replaces the command that starts the proof.
-        model: a model of the user's to be proved, too.
-
     Raises: DevkitError when no Python here has torch.
     """
-    program = (
-        ProofProgram(command, select_stages(depth)) if command else choose_program(find_torch_interpreter(host), depth)
-    )
+    program = choose_program(find_torch_interpreter(host), request.depth)
     if program.not_full_because:
-        progress(f"the proof that needs only torch: {program.not_full_because}")
-        if model:
+        request.progress(f"the proof that needs only torch: {program.not_full_because}")
+        if request.model:
             raise DevkitError(f"this needs the full proof, but {program.not_full_because}", "Leave --model out.")
-    run = _ProofRun(program.stages, timeout_s, progress)
+    run = _ProofRun(program.stages, request.timeout_s, request.progress)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
-    ends_at = time.monotonic() + timeout_s
+    ends_at = time.monotonic() + request.timeout_s
     # The folder belongs to this process, because the child may not live to remove it.
     with tempfile.TemporaryDirectory(prefix="devkit-verify-") as scratch:
         while run.pending:
             failed = [name for name, result in run.results.items() if result.status is StageStatus.FAILED]
-            arguments = [f"--depth={depth}", f"--stages={','.join(run.pending)}", f"--failed={','.join(failed)}"]
-            arguments += [f"--scratch={scratch}", f"--model={model}"]
+            arguments = [f"--depth={request.depth}", f"--stages={','.join(run.pending)}"]
+            arguments += [f"--failed={','.join(failed)}", f"--scratch={scratch}", f"--model={request.model}"]
             command_line, left_s = program.build_command(arguments), max(0.0, ends_at - time.monotonic())
             run.finish_process(run_streaming(command_line, on_output=run.read, timeout_s=left_s, grace_s=0))
     stages = tuple(run.results[stage.name] for stage in run.stages)
@@ -216,38 +201,21 @@ class _ProofRun:
             reason = f"no result within {format_duration(self.timeout_s)}; the time ran out and the process was killed"
         else:
             said = [line for line in lines if line.startswith("Fatal Python error")] or lines
-            reason = ": ".join((f"the process {_describe_exit(end.code)}", *said[-1:]))
+            name = format_signal(-end.code) if end.code < 0 else ""
+            how = f"was ended by {name}" if name else f"ended with exit status {end.code}"
+            how += ", usually because memory ran out" if name == "SIGKILL" else ""
+            reason = ": ".join((f"the process {how}", *said[-1:]))
         ms = (time.monotonic() - self._started_at) * 1000 if self._current else 0.0
         self._finish_stage(StageResult(self._current or self.pending[0], StageStatus.FAILED, reason=reason, ms=ms))
 
 
-def _describe_exit(code: int) -> str:
-    """Describe how a process ended by its exit status, negative for a signal: "was ended by SIGSEGV"."""
-    if code >= 0:
-        return f"ended with exit status {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"was ended by {name}" + (", usually because memory ran out" if name == "SIGKILL" else "")
-
-
-def prove_machine_and_project(
-    host: Host,
-    folder: Path,
-    *,
-    depth: Depth,
-    timeout_s: float,
-    progress: Progress,
-    model: str = "",
-    command: str = "",
-) -> VerificationReport:
+def prove_machine_and_project(host: Host, folder: Path, request: ProofRequest) -> VerificationReport:
     """Run the proof here, and the stages of the project in `folder` if it has its own environment.
 
     A project of devkit's (it has a devkit.toml) that does not require torch, and has none, is proved without it.
-    `command` is one that must work, besides that of devkit.toml. Raises DevkitError as `prove_here` does.
+    The command of the request goes before that of devkit.toml. Raises DevkitError as `prove_here` does.
     """
-    ends_at = time.monotonic() + timeout_s
+    ends_at = time.monotonic() + request.timeout_s
     file = folder / DEVKIT_TOML
     settings = parse_devkit_toml(file.read_bytes()) if file.is_file() else ProjectSettings()
     dependencies = read_dependencies(host, project=str(folder.resolve()), choice=settings.choice)
@@ -258,17 +226,16 @@ def prove_machine_and_project(
     names_torch = dependencies.torch_family or any(need.name == "torch" for need in dependencies.needs)
     requires_torch = dependencies.framework is Framework.TORCH and names_torch
     if has_environment and not requires_torch and "torch" not in inspect_interpreter(host, python.executable).packages:
-        report = prove_without_torch(
-            host, folder, dependencies.framework, python=python.executable, depth=depth, progress=progress
-        )
+        report = prove_without_torch(host, folder, dependencies.framework, python.executable, request)
     else:
-        report = prove_here(host, depth=depth, timeout_s=timeout_s, progress=progress, model=model)
-    if not has_environment and not command:
+        report = prove_here(host, request)
+    if not has_environment and not request.command:
         return report
     compiled = read_project_lock(folder).plan.get("compiled", ())
     left_out = tuple(each["name"] for each in compiled if each["mode"] == CompileMode.LEFT_OUT)
     project = ProjectEnvironment(folder.resolve(), dependencies, python, left_out)
-    stages = prove_project(project, command or settings.command, ends_at=ends_at, progress=progress)
+    command = request.command or settings.command
+    stages = prove_project(project, command, ends_at=ends_at, progress=request.progress)
     return replace(report, stages=(*report.stages, *stages))
 
 
@@ -284,7 +251,7 @@ _SOURCES = tuple(f"{'*/' * depth}*.{suffix}" for depth in range(5) for suffix in
 
 
 def prove_without_torch(
-    host: Host, folder: Path, framework: Framework, *, python: str, depth: Depth, progress: Progress
+    host: Host, folder: Path, framework: Framework, python: str, request: ProofRequest
 ) -> VerificationReport:
     """Prove what a container needs for GPU work without torch.
 
@@ -303,11 +270,11 @@ def prove_without_torch(
     }
     results: dict[str, StageResult] = {}
     for stage in GPU_STAGES:
-        progress(f"{stage.name} …")
+        request.progress(f"{stage.name} …")
         result = skip_for_failed_need(stage, results) or run_stage(stage.name, provers[stage.name])[0]
         results[stage.name] = result
-        progress(f"{stage.name} {result.status}" + (f": {result.reason}" if result.reason else ""))
-    inputs = {"depth": depth.value, PROGRAM: "gpu", BECAUSE: "the project does not require torch"}
+        request.progress(f"{stage.name} {result.status}" + (f": {result.reason}" if result.reason else ""))
+    inputs = {"depth": request.depth.value, PROGRAM: "gpu", BECAUSE: "the project does not require torch"}
     stages = tuple(results.values())
     environment = {"devkit": __version__}
     return VerificationReport(ProofLocation.HERE, device, environment, stages, inputs=inputs, taken_at=taken_at)

@@ -13,10 +13,12 @@ from devkit.facts.decode import decode_fields
 from devkit.facts.secrets import redact_tokens
 from devkit.formats.documents import build_from, encode, load
 from devkit.text import format_count, format_duration, format_number, format_table, join_words, wrap_text
+from devkit.verify.process import Progress
 from devkit.workload.proof.stages import (
     PROGRAMS,
     PROJECT_STAGES,
     STAGES,
+    Depth,
     ReadingValue,
     StageResult,
     StageSpec,
@@ -29,6 +31,20 @@ PROGRAM, BECAUSE = "proof", "proof_because"
 """The inputs that name a smaller proof than the full one, and why it ran."""
 MAX_TEXT_CHARACTERS = 40
 SHOWN_LOG_LINES = 20
+
+
+@dataclass(frozen=True)
+class ProofRequest:
+    """A proof that takes at most `timeout_s` seconds.
+
+    `model` is the user's, a path or an id as the place of the proof sees it, `command` one of the project that must work there.
+    """
+
+    depth: Depth
+    timeout_s: float
+    progress: Progress
+    model: str = ""
+    command: str = ""
 
 
 class ProofLocation(StrEnum):

@@ -12,7 +12,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.probe.host import LocalHost
 from devkit.verify.dev_container import DOCKER_COMPOSE, PODMAN_COMPOSE, prove_in_container, require_engine
-from devkit.verify.report import ProofLocation, ProofVerdict, VerificationReport
+from devkit.verify.report import ProofLocation, ProofRequest, ProofVerdict, VerificationReport
 from devkit.workload.proof.stages import Depth, StageResult, StageStatus
 from tests.hosts import FOLDER, machine, written
 from tests.probe.engines import INFO, VERSION, engine
@@ -49,7 +49,7 @@ def project(tmp_path):
 
 def prove(project, lines=None):
     heard = [] if lines is None else lines
-    return prove_in_container(LocalHost(), project, depth=Depth.STANDARD, timeout_s=60.0, progress=heard.append)
+    return prove_in_container(LocalHost(), project, ProofRequest(Depth.STANDARD, 60.0, heard.append))
 
 
 def test_build_start_prove_and_take_down(docker, project):
@@ -235,15 +235,8 @@ def test_a_command_of_the_opening_that_fails_is_a_failed_stage_and_the_proof_goe
 
 def test_the_users_model_and_command_are_given_to_the_proof_inside(docker, project):
     docker.answer(exec=REPORT)
-    prove_in_container(
-        LocalHost(),
-        project,
-        depth=Depth.STANDARD,
-        timeout_s=60.0,
-        progress=lambda _: None,
-        model="/models/m",
-        command="pytest -x 'a b'",
-    )
+    request = ProofRequest(Depth.STANDARD, 60.0, lambda _: None, model="/models/m", command="pytest -x 'a b'")
+    prove_in_container(LocalHost(), project, request)
     assert docker.calls[2] == [*EXEC, "--model", "/models/m", "--command", "pytest -x 'a b'"]
 
 

@@ -16,6 +16,7 @@ from devkit.facts.gpu import NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release
 from devkit.probe.host import LocalHost
 from devkit.verify.here import prove_compiler, prove_framework, prove_gpu, prove_without_torch
+from devkit.verify.report import ProofRequest
 from devkit.workload.proof.stages import Depth, StageStatus, run_stage
 from tests.doctor.machines import gpu
 from tests.hosts.recorded_host import RecordedHost
@@ -90,9 +91,8 @@ def outcome(readings):
 
 def test_a_recorded_machine_with_a_gpu_shows_it():
     host = RecordedHost(HOSTS / "ubuntu-4090-ok")
-    report = prove_without_torch(
-        host, Path("/nowhere"), Framework.NONE, python="python3", depth=Depth.QUICK, progress=print
-    )
+    request = ProofRequest(Depth.QUICK, 60.0, print)
+    report = prove_without_torch(host, Path("/nowhere"), Framework.NONE, "python3", request)
     assert report.device == {"kind": "cuda", "name": "NVIDIA GeForce RTX 4090", "reason": "NVML sees 1 GPU"}
     assert [stage.status for stage in report.stages] == [StageStatus.PASSED, StageStatus.SKIPPED, StageStatus.SKIPPED]
     assert report.conclusion == "proved on cuda: the GPU is visible"

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from devkit.probe.host import LocalHost
-from devkit.verify import process
-from devkit.verify.here import prove_here
-from devkit.verify.report import ProofVerdict
+from devkit.verify import here, process
+from devkit.verify.here import ProofProgram, prove_here
+from devkit.verify.report import ProofRequest, ProofVerdict
 from devkit.workload.proof.stages import Depth, StageStatus, select_stages
 from tests.verify.children import playing
 
@@ -23,9 +23,11 @@ NAMES = [stage.name for stage in select_stages(Depth.STANDARD)]
 def prove(script, *, timeout_s=20.0, lines=None):
     """The report on a proof that `script` plays, and every progress line in `lines`."""
     heard = [] if lines is None else lines
-    return prove_here(
-        LocalHost(), depth=Depth.STANDARD, timeout_s=timeout_s, progress=heard.append, command=playing(script)
-    )
+    program = ProofProgram(playing(script), select_stages(Depth.STANDARD))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(here, "find_torch_interpreter", lambda _: None)
+        patch.setattr(here, "choose_program", lambda *_: program)
+        return prove_here(LocalHost(), ProofRequest(Depth.STANDARD, timeout_s, heard.append))
 
 
 def statuses(report):

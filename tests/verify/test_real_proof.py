@@ -4,7 +4,7 @@ import pytest
 
 from devkit.probe.host import LocalHost
 from devkit.verify.here import prove_here
-from devkit.verify.report import ProofVerdict
+from devkit.verify.report import ProofRequest, ProofVerdict
 from devkit.workload.proof.stages import Depth
 from tests.verify.stages import NOT_ON_A_CPU
 
@@ -34,7 +34,7 @@ def shadow(tmp_path, monkeypatch):
 
 
 def prove(depth=Depth.QUICK, timeout_s=240.0):
-    return prove_here(LocalHost(), depth=depth, timeout_s=timeout_s, progress=lambda line: None)
+    return prove_here(LocalHost(), ProofRequest(depth, timeout_s, lambda line: None))
 
 
 def statuses(report):
