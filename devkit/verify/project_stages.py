@@ -7,11 +7,13 @@ import re
 import shlex
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from devkit.compat.specifiers import holds_in_container
@@ -25,7 +27,7 @@ from devkit.probe.machine.interpreter import WorkloadPython
 from devkit.reading import read_within
 from devkit.text import format_duration
 from devkit.verify import import_child
-from devkit.verify.process import CompletedCommand, Progress, run_side_by_side
+from devkit.verify.process import CompletedCommand, Progress, run_streaming
 from devkit.workload.proof.stages import PROJECT_STAGES, StageResult, StageStatus
 
 IMPORT_DEADLINE_S = 90.0
@@ -126,21 +128,28 @@ def prove_project(
         yield from (StageResult(stage.name, StageStatus.SKIPPED, reason=TIME_RAN_OUT) for stage in PROJECT_STAGES)
         return
     argv = [project.python.executable, import_child.__file__, "list", str(project.folder), *project.requirements]
-    commands = [("list", argv, project.folder)]
-    (_, done) = next(run_side_by_side(commands, at_once=1, timeout_s=IMPORT_DEADLINE_S, ends_at=ends_at))
-    found = _read_reply(done) or {}
+    found = _read_reply(_run(argv, project.folder, IMPORT_DEADLINE_S, ends_at)) or {}
     installed = InstalledModules(found.get("modules", {}), found.get("own", ""), tuple(found.get("scripts", ())))
-    for name in ("imports", "command"):
+    provers = {
+        "imports": lambda: prove_imports(project, installed, ends_at=ends_at),
+        "command": lambda: prove_command(project, command, installed.scripts, ends_at=ends_at),
+    }
+    for name, prove in provers.items():
         progress(f"{name} …")
         start = time.perf_counter()
-        if name == "imports":
-            result = prove_imports(project, installed, ends_at=ends_at)
-        else:
-            result = prove_command(project, command, installed.scripts, ends_at=ends_at)
+        result = prove()
         result = replace(result, ms=(time.perf_counter() - start) * 1000)
         because = f": {result.reason}" if result.reason else ""
         progress(f"{name} {result.status} in {format_duration(result.ms / 1000)}{because}")
         yield result
+
+
+def _run(
+    argv: Sequence[str], folder: Path, timeout_s: float, ends_at: float, is_canceled: Callable[[], bool] = bool
+) -> CompletedCommand:
+    """Run a command for at most `timeout_s` seconds, nor beyond `ends_at` of the monotonic clock."""
+    left_s = min(timeout_s, ends_at - time.monotonic())
+    return run_streaming(argv, folder=folder, timeout_s=left_s, grace_s=0, is_canceled=is_canceled)
 
 
 def _read_reply(done: CompletedCommand) -> dict[str, Any] | None:
@@ -169,17 +178,21 @@ def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, e
     if not imports and not missing:
         reason = "no file of the project requires another package, and no folder of it is one"
         return StageResult("imports", StageStatus.SKIPPED, reason=reason)
-    python, child = project.python.executable, import_child.__file__
-    commands = [
-        (key, (python, "-X", "faulthandler", child, "import", key[0]), folder) for key, folder in imports.items()
-    ]
     known = {name for name, _ in imports} | project.required_names
-    for (name, distribution), done in run_side_by_side(
-        commands, at_once=AT_ONCE, timeout_s=IMPORT_DEADLINE_S, ends_at=ends_at
-    ):
-        if reason := _judge_import(done, project.folder, known):
-            of = f" ({distribution})" if distribution and distribution != name else ""
-            reasons.append(f"{name}{of}: {reason}")
+    child, stopped = (project.python.executable, "-X", "faulthandler", import_child.__file__, "import"), Event()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            running = {
+                key: pool.submit(_run, (*child, key[0]), folder, IMPORT_DEADLINE_S, ends_at, stopped.is_set)
+                for key, folder in imports.items()
+            }
+            for (name, distribution), done in running.items():
+                if reason := _judge_import(done.result(), project.folder, known):
+                    of = f" ({distribution})" if distribution and distribution != name else ""
+                    reasons.append(f"{name}{of}: {reason}")
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
     measured = {"imported": len(imports) - len(reasons) + missing, "failed": len(reasons) - missing}
     expected = {"failed": "0"}
     if missing:
@@ -269,13 +282,11 @@ def prove_command(
         return StageResult("command", StageStatus.SKIPPED, reason=reason)
     timeout_s = max(0.0, ends_at - time.monotonic()) if command else HELP_DEADLINE_S
     path = shlex.quote(str(Path(project.python.executable).parent))
-    commands = [
-        (each, ("sh", "-c", f'PATH={path}:"$PATH"; export PATH; {each}'), project.folder)
-        for each in ((command,) if command else found)
-    ]
     measured: dict[str, str | int | float | bool] = {}
     expected, broken, unjudged = {}, [], []
-    for words, done in run_side_by_side(commands, at_once=1, timeout_s=timeout_s, ends_at=ends_at):
+    for words in (command,) if command else found:
+        argv = ("sh", "-c", f'PATH={path}:"$PATH"; export PATH; {words}')
+        done = _run(argv, project.folder, timeout_s, ends_at)
         measured[words] = "no exit" if done.code is None else done.code
         reason = "" if done.code == 0 else f"{words}: {_judge_command(done, project, timeout_s)}"
         if (
