@@ -14,9 +14,11 @@ from typing import Any
 
 from devkit.compat.gpus import find_datasheet
 from devkit.errors import DevkitError
+from devkit.facts.settings import format_setting
 from devkit.probe.host import LocalHost
 from devkit.release import __version__
 from devkit.whole_files import write_whole
+from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.interpreter import build_module_command, find_torch_interpreter
 
 RESULT_FILE = "benchmark.json"
@@ -85,19 +87,12 @@ class Workspace:
         output, data = self.folder / "runs" / name, self.folder / "rows.jsonl"
         line = json.dumps({"text": "the quick brown fox jumps over it " * (settings["sequence"] // 32 + 1)})
         data.write_text(f"{line}\n" * settings["batch"] * TRAIN_STEPS, encoding="utf-8")
-        flags = {"model": self.model(size), "data": data, "output": output, "steps": TRAIN_STEPS, **settings}
-        words = [word for key, value in flags.items() for word in _to_flag(key, value)]
+        own = {"model": self.model(size), "data": (data,), "output": output, "steps": TRAIN_STEPS, **settings}
+        words = [word for key, value in own.items() for word in format_setting(FinetuneSettings, key, value)]
         self.run_devkit("finetune", "--no-resume", "--json", *words)
         events = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         record = json.loads((output / "run.json").read_text(encoding="utf-8"))
         return record, [event for event in map(json.loads, events) if event["event"] == "step"]
-
-
-def _to_flag(name: str, value: object) -> list[str]:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", str(value)]
 
 
 def find_gpu_name() -> str | None:
@@ -210,9 +205,7 @@ def run_benchmark(
             # Tried again the next time; the others still run.
             found[part.name] = {"error": error.message}
             continue
-        scratch = file.with_suffix(".tmp")
-        scratch.write_text(json.dumps({"origin": origin, "result": found[part.name]}), encoding="utf-8")
-        scratch.replace(file)
+        write_whole(file, json.dumps({"origin": origin, "result": found[part.name]}).encode())
     document = {"schema": "devkit.benchmark/1", **origin, "parts": found}
     write_whole(folder / RESULT_FILE, (json.dumps(document, indent=2) + "\n").encode())
     return document

@@ -194,9 +194,7 @@ class BundleBuilder:
         proxies = [name for upper in _PROXIES for name in (upper, upper.lower()) if os.environ.get(name)]
         self.run(
             step,
-            "build",
-            "--platform",
-            f"linux/{architecture}",
+            *("build", "--platform", f"linux/{architecture}"),
             *(word for name in proxies for word in ("--build-arg", name)),
             *(("--secret", f"id=netrc,src={self.netrc}") if self.netrc else ()),
             *("--file", str(self.folder / ".wheels.Dockerfile")),
@@ -259,11 +257,11 @@ def prepare_partial_folder(output: Path, *, force: bool) -> Path:
     """
     if not output.parent.is_dir():
         raise DevkitError(f"{output.parent} is not a directory", "Make it first, or name another --output.")
-    is_empty_folder = output.is_dir() and not any(output.iterdir())
-    if output.is_dir() and not is_empty_folder and not (output / CHECKSUMS_FILE).is_file():
-        raise DevkitError(f"{output} holds other files", "Name a new folder with --output.")
-    if os.path.lexists(output) and not force and not is_empty_folder:
-        raise DevkitError(f"{output} exists already", "Pass --force to replace it, or name another --output.")
+    if os.path.lexists(output) and not (output.is_dir() and not any(output.iterdir())):
+        if output.is_dir() and not (output / CHECKSUMS_FILE).is_file():
+            raise DevkitError(f"{output} holds other files", "Name a new folder with --output.")
+        if not force:
+            raise DevkitError(f"{output} exists already", "Pass --force to replace it, or name another --output.")
     folder = output.with_name(f".{output.name}.devkit-partial")
     folder.mkdir(exist_ok=True)
     return folder

@@ -231,7 +231,12 @@ def _prove(project: ComposeProject, before: PriorState, request: ProofRequest) -
             reason = f"devkit is not installed in the dev container: {done.last_line}"
         stages.append(StageResult("proof", StageStatus.FAILED, reason=reason))
         return report_failure(done)
-    return report.with_host_environment(_describe_host(project), tuple(stages))
+    return replace(
+        report,
+        where=ProofLocation.CONTAINER,
+        environment={**report.environment, **_describe_host(project)},
+        stages=(*stages, *report.stages),
+    )
 
 
 def list_opening_commands(folder: Path) -> list[list[str]]:

@@ -97,13 +97,6 @@ def find_cause(stage: StageResult, log: tuple[str, ...]) -> StageCause | None:
     return next((StageCause(each.cause.rstrip("."), each.fix.summary, each.fix.commands) for each in known), None)
 
 
-def hash_document(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the canonical form: JSON in ASCII, keys sorted, no whitespace, without the hash itself."""
-    plain = {name: value for name, value in document.items() if name != HASH_FIELD}
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @dataclass(frozen=True, kw_only=True)
 class VerifyDocument:
     """Printed by devkit verify --json; `report_sha256` is the hash of the other fields."""
@@ -181,7 +174,10 @@ class VerificationReport:
         stages = (replace(each, reason=redact_tokens(each.reason), ms=round(each.ms, 1)) for each in self.stages)
         log = tuple(map(redact_tokens, self.log))
         document: dict[str, Any] = encode(build_from(VerifyDocument, self, stages=tuple(stages), log=log))
-        return document | {HASH_FIELD: hash_document(document)}
+        # Of the canonical form: JSON in ASCII, keys sorted, no whitespace, without the hash itself.
+        document.pop(HASH_FIELD)
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return document | {HASH_FIELD: hashlib.sha256(text.encode()).hexdigest()}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VerificationReport":
@@ -200,17 +196,6 @@ class VerificationReport:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a {REPORT_SCHEMA} document: {error}") from error
-
-    def with_host_environment(
-        self, environment: Mapping[str, Any], before: tuple[StageResult, ...]
-    ) -> "VerificationReport":
-        """Return the report of a proof in a container with the host's environment and the stages `before` added."""
-        return replace(
-            self,
-            where=ProofLocation.CONTAINER,
-            environment={**self.environment, **environment},
-            stages=(*before, *self.stages),
-        )
 
 
 def format_proof_report(report: VerificationReport, *, width: int) -> str:
