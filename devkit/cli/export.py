@@ -33,7 +33,7 @@ from devkit.export.job_settings import (
     select_flags_to_store,
     validate_job_settings,
 )
-from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_target
+from devkit.export.targets import TARGETS, ExportTarget, load_target
 from devkit.facts.settings import SettingInfo, describe_settings, format_flag
 from devkit.probe.documents import parse_toml
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
@@ -321,7 +321,7 @@ def plan_export(
         task = build_task(exported, settings.job, target.validate_name)
         if task.refusal is not None and not force:
             return ExportResult(target.name, root, folder, task, settings, refusal=task.refusal, notes=task.task.notes)
-        rendered = target.render(task.task, settings.target, ExportContext(plan, exported.project, shown.as_posix()))
+        rendered = target.render(task.task, settings.target, shown.as_posix())
     except DevkitError as error:
         words = f"{error.message} {error.hint}".replace("--set ", "--").split()
         places = [

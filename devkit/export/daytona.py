@@ -11,7 +11,13 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project, require_one_machine
+from devkit.export.targets import (
+    MAX_QUICK_RESTARTS,
+    ExportTarget,
+    TargetFiles,
+    find_path_to_project,
+    require_one_machine,
+)
 from devkit.export.task import TOKEN_PATH, Task, build_rendezvous_variables, find_launcher_gpu
 from devkit.export.values import round_up_to_gib
 from devkit.facts.settings import SettingInfo
@@ -21,8 +27,6 @@ from devkit.render.templates import render_template
 
 SDK_VERSION = "0.226.1"
 IMAGE_GIB = 30
-MAX_QUICK_RESTARTS = 5
-"""After so many starts in a row that are stopped within a minute, the script gives up."""
 _MUTABLE_TAGS = frozenset({"latest", "lts", "stable"})
 """Tags that Daytona refuses. Source: https://www.daytona.io/docs/en/snapshots"""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
@@ -36,11 +40,9 @@ class DaytonaSettings:
     hub_secret: Annotated[str, SettingInfo("Daytona secret with the hub token, instead of your shell's HF_TOKEN.")] = ""
 
 
-def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext) -> TargetFiles:
+def render_daytona(task: Task, settings: DaytonaSettings, folder: str) -> TargetFiles:
     """Render the script. Raises DevkitError for what Daytona cannot run."""
     _validate_task(task, settings)
-    output = PurePosixPath(task.output)
-    is_inside = output.is_relative_to(task.workspace) and str(output) != task.workspace
     variables = (*task.environment, *build_rendezvous_variables(task, address="127.0.0.1", rank="0"))
     resources = _build_resources(task)
     # Snapshots of other images and sizes get another name.
@@ -57,8 +59,8 @@ def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext
         workspace=ascii(task.workspace),
         workdir=ascii(task.start_folder),
         output=ascii(task.output),
-        local=ascii(str(output.relative_to(task.workspace)) if is_inside else output.name),
-        project=ascii(find_path_to_project(context.folder)),
+        local=ascii(task.inner_output or PurePosixPath(task.output).name),
+        project=ascii(find_path_to_project(folder)),
         resources=resources,
         is_spot=task.is_spot and task.accelerator.count > 0,
         time_s=task.time_s,
@@ -67,7 +69,7 @@ def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext
         hub_secret=ascii(settings.hub_secret if task.needs_token else ""),
         token_path=ascii(TOKEN_PATH if task.needs_token else ""),
     )
-    step = f"uv run {shlex.quote(f'{context.folder}/run.py')}"
+    step = f"uv run {shlex.quote(f'{folder}/run.py')}"
     notes = [
         "a GPU sandbox is deleted when it stops, so run.py fetches the output first and uploads it at the next start"
     ]

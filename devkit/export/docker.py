@@ -8,7 +8,13 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project, require_one_machine
+from devkit.export.targets import (
+    MAX_QUICK_RESTARTS,
+    ExportTarget,
+    TargetFiles,
+    find_path_to_project,
+    require_one_machine,
+)
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
 from devkit.export.values import fold_shell_command, format_comment_line
 from devkit.facts.settings import SettingInfo
@@ -18,8 +24,6 @@ from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor
 from devkit.text import format_bytes
 
-MAX_QUICK_RESTARTS = 5
-"""After so many starts in a row that are stopped within a minute, the script gives up."""
 _CONTEXT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.+-]+")
 """Source: restrictedNamePattern in https://github.com/docker/cli/blob/master/cli/context/store/store.go"""
 _USER = re.compile(r"[a-z_0-9][a-z0-9_-]*(?::[a-z_0-9][a-z0-9_-]*)?")
@@ -64,15 +68,15 @@ class DockerMount:
         return ",".join(quoted)
 
 
-def render_docker(task: Task, settings: DockerContextSettings, context: ExportContext) -> TargetFiles:
+def render_docker(task: Task, settings: DockerContextSettings, folder: str) -> TargetFiles:
     """Render run.sh. Raises DevkitError for a task of several nodes."""
     _validate(settings, task.nodes)
     size, cores = format_bytes(task.memory_bytes), task.cpus
     notes = [f"no limit is set there; the machine needs {size} of memory and {cores} cores for this job"]
     if task.is_spot:
         notes.append("the job does not restart automatically on a reclaimed machine: start run.sh on a new one")
-    script = _render_run_script(task, settings, find_path_to_project(context.folder))
-    step = f"sh {shlex.quote(f'{context.folder}/run.sh')}"
+    script = _render_run_script(task, settings, find_path_to_project(folder))
+    step = f"sh {shlex.quote(f'{folder}/run.sh')}"
     return TargetFiles((script,), (step,), tuple(notes))
 
 
@@ -94,8 +98,7 @@ def _render_run_script(task: Task, settings: DockerContextSettings, project: str
     new = [mount for role, mount in mounts.items() if mount.is_new and role is not VolumeRole.DATA]
     options = _build_create_options(task, settings.user)
     digest = hashlib.sha256("\0".join([task.image, *options, *task.command]).encode()).hexdigest()[:12]
-    output, workspace = PurePosixPath(task.output), PurePosixPath(task.workspace)
-    inside = output.relative_to(workspace) if output.is_relative_to(workspace) and output != workspace else None
+    inside = task.inner_output
     text = render_template(
         "launchers/docker-run.sh.j2",
         devkit_version=__version__,
@@ -114,7 +117,7 @@ def _render_run_script(task: Task, settings: DockerContextSettings, project: str
         data=_quote_mount(data) if data.is_new else None,
         checkpoints=None if checkpoints.is_folder else _quote_mount(checkpoints),
         excluded=f" {shlex.quote(f'--exclude=./{inside}')}" if inside else "",
-        fetched=shlex.quote(str(inside or output.name)),
+        fetched=shlex.quote(inside or PurePosixPath(task.output).name),
         token=_quote_mount(_build_token_mount(task)) if task.needs_token else None,
         token_path=shlex.quote(TOKEN_PATH),
         options=options,

@@ -82,9 +82,7 @@ def estimate_needs(
     except DevkitError:
         return None
     # The tables of memory and speed are those of NVIDIA's GPUs.
-    gpu = None
-    if hardware.gpu and hardware.vendor is Vendor.NVIDIA:
-        gpu = find_gpu_spec(hardware.gpu)
+    gpu = find_gpu_spec(hardware.gpu) if hardware.gpu and hardware.vendor is Vendor.NVIDIA else None
     model = find_gpu(hardware.gpu) if hardware.gpu else None
     device = Hardware(
         kind=_DEVICE_KINDS[hardware.vendor],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
+from devkit.export.targets import ExportTarget, TargetFiles
 from devkit.export.task import (
     TOKEN_FOLDER,
     TOKEN_PATH,
@@ -57,13 +57,13 @@ class SkypilotSettings:
     ] = ""
 
 
-def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportContext) -> TargetFiles:
+def render_skypilot(task: Task, settings: SkypilotSettings, folder: str) -> TargetFiles:
     """Render the files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
     _validate(settings, task.nodes)
     token = " --secret HF_TOKEN" if task.needs_token else ""
     if settings.registry_user:
         token += " --secret SKYPILOT_DOCKER_PASSWORD"
-    step = f"sky jobs launch{token} {shlex.quote(f'{context.folder}/task.yaml')}"
+    step = f"sky jobs launch{token} {shlex.quote(f'{folder}/task.yaml')}"
     notes = []
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(

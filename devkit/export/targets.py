@@ -9,9 +9,7 @@ from typing import Any
 from devkit.errors import DevkitError
 from devkit.export.task import Task
 from devkit.export.values import validate_dns_label
-from devkit.render.container.settings import ContainerSettings
 from devkit.render.files import Artifact
-from devkit.solver.plan import Plan
 
 TARGETS = {
     "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet, RayJob; with Kueue and storage.",
@@ -21,6 +19,8 @@ TARGETS = {
     "docker": "One machine over a Docker context: a script that runs and resumes the container.",
 }
 """Name -> summary, in the order of the help. Each is `TARGET` of the module or package of its name."""
+MAX_QUICK_RESTARTS = 5
+"""After so many starts in a row that are stopped within a minute, the script of one machine gives up."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,11 @@ class TargetFiles:
 
 
 @dataclass(frozen=True)
-class ExportContext:
-    """The plan and the settings of the dev container, and the folder of the files as seen from the project."""
-
-    plan: Plan
-    project: ContainerSettings
-    folder: str = "."
-
-
-@dataclass(frozen=True)
 class ExportTarget:
     """An engine. `settings` is a class as `devkit.facts.settings` describes; its table is [job.NAME] of devkit.toml.
 
-    `render` raises DevkitError for a task that the engine cannot run. `needs_image` tells by the target's settings
+    `render` gets the folder of the files, too, as seen from the project. It raises DevkitError for a task that the engine
+    cannot run. `needs_image` tells by the target's settings
     if the job runs in the published image: without one it is refused, so `render` never sees an empty name.
     `validate_name` returns a job's name that the engine takes, given with its flag, or raises DevkitError. `validate` raises
     it for settings of the target that the engine does not take on that many nodes, before there is a task.
@@ -53,7 +45,7 @@ class ExportTarget:
 
     name: str
     settings: type
-    render: Callable[[Task, Any, ExportContext], TargetFiles]
+    render: Callable[[Task, Any, str], TargetFiles]
     needs_image: Callable[[Any], bool] = lambda _settings: True
     validate_name: Callable[[str, str], str] = validate_dns_label
     validate: Callable[[Any, int], object] = lambda _settings, _nodes: None
@@ -77,7 +69,7 @@ def load_target(name: str) -> ExportTarget:
 
 
 def find_path_to_project(folder: str) -> str:
-    """Return the path from `ExportContext.folder` to the project; "" where that folder is outside it."""
+    """Return the path from the folder of the files to the project; "" where that folder is outside it."""
     path = PurePosixPath(folder)
     if path.is_absolute() or ".." in path.parts:
         return ""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
+from pathlib import PurePosixPath
 
 from devkit.compat.gpus import find_amd_gpu, find_gpu
 from devkit.errors import DevkitError
@@ -127,6 +128,12 @@ class Task:
     def is_distributed(self) -> bool:
         """True for several processes."""
         return self.processes > 1
+
+    @property
+    def inner_output(self) -> str:
+        """The output folder relative to the workspace, "" where it is outside of it."""
+        output = PurePosixPath(self.output)
+        return str(output.relative_to(self.workspace)) if output.is_relative_to(self.workspace) else ""
 
     @property
     def min_cpus(self) -> int:

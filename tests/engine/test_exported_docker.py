@@ -11,7 +11,7 @@ import pytest
 
 from devkit.export.docker import DockerContextSettings, render_docker
 from devkit.export.task import Task
-from tests.export.launchers.tasks import CPU, NASTY, context, gpus
+from tests.export.launchers.tasks import CPU, NASTY, gpus
 
 from . import image
 from .commands import run
@@ -43,7 +43,7 @@ def written(folder: Path, task: Task) -> Path:
     place = folder / "my project/deploy/docker"
     place.mkdir(parents=True)
     (folder / "my project/input").write_text("data\n")
-    for made in render_docker(task, DockerContextSettings(), context("deploy/docker")).artifacts:
+    for made in render_docker(task, DockerContextSettings(), "deploy/docker").artifacts:
         (place / made.path).write_bytes(made.content)
     return place / "run.sh"
 

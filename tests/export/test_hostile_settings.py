@@ -19,10 +19,10 @@ import yaml
 from devkit.errors import DevkitError
 from devkit.export.job_settings import JobSettings, validate_job_settings, validate_printable
 from devkit.export.slurm.settings import ContainerRuntime
-from devkit.export.targets import TARGETS, ExportContext, load_target
+from devkit.export.targets import TARGETS, load_target
 from devkit.export.task_builder import build_task
 from devkit.facts.settings import describe_settings
-from tests.export.subjects import JOB, NVIDIA, PROJECT, subject
+from tests.export.subjects import JOB, subject
 from tests.render.injection import HOSTILE
 
 pytestmark = pytest.mark.full
@@ -61,7 +61,7 @@ def render(target: str, kind: type, name: str, value: str) -> dict[str, str]:
     validate_printable(own)
     task = build_task(subject(), job).task
     load_target(target).validate_name(task.name, "--name")
-    made = load_target(target).render(task, own, ExportContext(NVIDIA, PROJECT, f"deploy/{target}"))
+    made = load_target(target).render(task, own, f"deploy/{target}")
     return {each.path: each.content.decode() for each in made.artifacts}
 
 

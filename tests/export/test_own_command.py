@@ -9,7 +9,7 @@ from devkit.errors import DevkitError
 from devkit.export.job_settings import JobSettings
 from devkit.export.kubernetes import KubernetesSettings
 from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings
-from devkit.export.targets import TARGETS, ExportContext, load_target
+from devkit.export.targets import TARGETS, load_target
 from devkit.export.task import HUB_CACHE, LAUNCHER, TORCHRUN, VolumeRole
 from devkit.export.task_builder import ExportedProject, TaskAndEstimate, build_task
 from devkit.export.values import GIB
@@ -27,8 +27,7 @@ def built(job: JobSettings = OWN, plan=NVIDIA) -> TaskAndEstimate:
 
 def files(task, target: str, settings=None) -> dict[str, str]:
     chosen = load_target(target)
-    context = ExportContext(NVIDIA, PROJECT, f"deploy/{target}")
-    rendered = chosen.render(task, settings or chosen.settings(), context)
+    rendered = chosen.render(task, settings or chosen.settings(), f"deploy/{target}")
     return {each.path: each.content.decode() for each in rendered.artifacts}
 
 

@@ -16,11 +16,10 @@ from devkit.export.kubernetes.manifests import (
 from devkit.export.kubernetes.settings import (
     JobKind,
     KubernetesSettings,
-    choose_job_kind,
     validate_kubernetes_settings,
     validate_subdomain,
 )
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
+from devkit.export.targets import ExportTarget, TargetFiles
 from devkit.export.task import Task
 from devkit.export.values import MAX_JOB_NAME_LENGTH, MAX_LABEL_LENGTH, validate_dns_label
 from devkit.solver.plan import Vendor
@@ -42,12 +41,12 @@ _KIND_NOTES = {
 }
 
 
-def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportContext) -> TargetFiles:
+def render_kubernetes(task: Task, settings: KubernetesSettings, folder: str) -> TargetFiles:
     """Render the manifests. Raises DevkitError for what no cluster accepts."""
-    kind = choose_job_kind(task, settings)
+    kind = settings.kind or (JobKind.TRAINJOB if task.nodes > 1 else JobKind.JOB)
     validate_job(task, settings, kind)
     artifacts = render_manifests(task, settings, kind)
-    steps = _list_next_steps(task, settings, context.folder)
+    steps = _list_next_steps(task, settings, folder)
     return TargetFiles(tuple(artifacts), steps, tuple(_list_notes(task, settings, kind)))
 
 

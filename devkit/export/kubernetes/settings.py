@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.task import Task
 from devkit.export.values import MAX_LABEL_LENGTH, validate_dns_label
 from devkit.facts.settings import SettingInfo, format_option, validate_ranges
 
@@ -211,8 +210,3 @@ def parse_rdma_devices(settings: KubernetesSettings) -> dict[str, int]:
             )
         found[validate_label_key(name, "--set rdma")] = int(count or 1)
     return found
-
-
-def choose_job_kind(task: Task, settings: KubernetesSettings) -> JobKind:
-    """Return the kind of the settings, or the default one for the number of nodes."""
-    return settings.kind or (JobKind.TRAINJOB if task.nodes > 1 else JobKind.JOB)

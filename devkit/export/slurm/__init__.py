@@ -18,7 +18,7 @@ from devkit.export.slurm.settings import (
     validate_job_name,
     validate_slurm_settings,
 )
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
+from devkit.export.targets import ExportTarget, TargetFiles
 from devkit.export.task import (
     COMPILE_CACHE,
     HUB_CACHE,
@@ -70,9 +70,6 @@ def render_batch_script(task: Task, settings: SlurmSettings, *, build: str) -> s
             "It is only for your own command without --set processes: -- python train.py",
         )
     has_gpus, vendor = task.accelerator.count > 0, task.accelerator.vendor
-    output = PurePosixPath(task.output)
-    # The output folder within the project must exist to be mounted over.
-    is_nested = is_inside and output.is_relative_to(task.workspace)
     return render_template(
         "slurm/job.sbatch.j2",
         devkit_version=__version__,
@@ -93,7 +90,8 @@ def render_batch_script(task: Task, settings: SlurmSettings, *, build: str) -> s
         image=_quote_image(task, settings),
         image_is_file=bool(locate_image_file(task, settings)),
         build=escape_double_quoted(build),
-        nested=escape_double_quoted(output.relative_to(task.workspace).as_posix()) if is_nested else "",
+        # The output folder within the project must exist to be mounted over.
+        nested=escape_double_quoted(task.inner_output) if is_inside else "",
         start_folder=quote_word(task.start_folder) if is_inside or task.workdir else '"$data"',
         mounts=_list_mounts(task, settings),
         token_path=TOKEN_PATH if task.needs_token else "",
@@ -125,10 +123,9 @@ def _list_storage(task: Task, *, is_inside: bool) -> list[tuple[str, str]]:
         VolumeRole.DATA: '"${SLURM_SUBMIT_DIR:-$PWD}"',
         VolumeRole.CHECKPOINTS: f'"{SCRATCH_FOLDER}/devkit/{escape_double_quoted(f"{task.project}/{output.name}")}"',
     }
-    if task.is_own_command and not is_inside and output.is_relative_to(task.workspace):
+    if task.is_own_command and not is_inside and task.inner_output:
         # Nothing is mounted: this is where the command writes by default.
-        inner = output.relative_to(task.workspace).as_posix()
-        folders[VolumeRole.CHECKPOINTS] = f'"$data/{escape_double_quoted(inner)}"'
+        folders[VolumeRole.CHECKPOINTS] = f'"$data/{escape_double_quoted(task.inner_output)}"'
     sources = {role: task.volume(role).source for role in folders}
     named = {role: quote_folder(source, f"--set {role}") for role, source in sources.items() if source}
     return [*((str(role), place) for role, place in (folders | named).items()), ("compiled", _COMPILED_FOLDER)]
@@ -163,6 +160,12 @@ def build_sbatch_options(task: Task, settings: SlurmSettings) -> list[str]:
     # Slurm's G and M are powers of two.
     mebibytes = -(-task.memory_bytes // MIB)
     memory = f"{task.memory_bytes // GIB}G" if task.memory_bytes % GIB == 0 else f"{mebibytes}M"
+    gpus, count = [], task.accelerator.count
+    if count:
+        # https://slurm.schedmd.com/gres.html
+        kind = choose_gpu_type(task, settings)
+        option = "--gpus-per-node=" if settings.gpu_request is GpuRequestStyle.GPUS_PER_NODE else "--gres=gpu:"
+        gpus = [f"{option}{kind}:{count}" if kind else f"{option}{count}"]
     options = [
         f"--job-name={task.name}",
         *(f"--{name}={getattr(settings, name)}" for name in ("account", "partition") if getattr(settings, name)),
@@ -170,7 +173,7 @@ def build_sbatch_options(task: Task, settings: SlurmSettings) -> list[str]:
         f"--ntasks-per-node={_count_tasks(task, settings)}",
         f"--cpus-per-task={max(1, task.cpus // _count_tasks(task, settings))}",
         f"--mem={memory}",
-        *build_gpu_options(task, settings),
+        *gpus,
         f"--time={format_slurm_time(task.time_s)}",
         f"--signal=TERM@{task.grace_s}",
         "--requeue" if settings.requeues else "--no-requeue",
@@ -178,20 +181,6 @@ def build_sbatch_options(task: Task, settings: SlurmSettings) -> list[str]:
     ]
     has_log = any(each.startswith("--output=") for each in settings.sbatch)
     return [*options, *([] if has_log else ["--output=%x-%j.out"]), *settings.sbatch]
-
-
-def build_gpu_options(task: Task, settings: SlurmSettings) -> list[str]:
-    """Build the sbatch options that request the GPUs of each node; [] for none.
-
-    Source: https://slurm.schedmd.com/gres.html
-    """
-    count = task.accelerator.count
-    if not count:
-        return []
-    kind = choose_gpu_type(task, settings)
-    request = f"{kind}:{count}" if kind else f"{count}"
-    is_per_node = settings.gpu_request is GpuRequestStyle.GPUS_PER_NODE
-    return [f"--gpus-per-node={request}" if is_per_node else f"--gres=gpu:{request}"]
 
 
 def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
@@ -207,16 +196,6 @@ def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
             f"each site chooses Slurm's name for {name}", "List them with sinfo -o %G and set one: --set gpu_type=NAME."
         )
     return re.sub(r"[^a-z0-9]+", "", _NOISE.sub("", _MEMORY_SIZE.sub("", name)).lower())
-
-
-def list_gpu_notes(task: Task, settings: SlurmSettings) -> list[str]:
-    """List notes on the GPU's name, which is the site's own."""
-    kind = choose_gpu_type(task, settings) if task.accelerator.count and not settings.gpu_type else ""
-    if not kind:
-        return []
-    return [
-        f"the cluster is assumed to call the GPU {kind}: check with sinfo -o '%P %G', and pass a different name with --set gpu_type"
-    ]
 
 
 def format_enroot_reference(image: str) -> str:
@@ -333,14 +312,14 @@ SCRIPT_FILE = "job.sbatch"
 BUILD_FILE = "build-image.sh"
 
 
-def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) -> TargetFiles:
+def render_slurm(task: Task, settings: SlurmSettings, folder: str) -> TargetFiles:
     """Render the batch script, and what builds the image file. Raises DevkitError for what Slurm cannot run."""
     validate_slurm_settings(settings)
     image_file = locate_image_file(task, settings)
     build = ""
     builds = settings.flavor.has_image_file and bool(task.image)
     if builds:
-        build = f"sh {shlex.quote(f'{context.folder}/{BUILD_FILE}')}"
+        build = f"sh {shlex.quote(f'{folder}/{BUILD_FILE}')}"
     elif settings.flavor is ContainerRuntime.PYXIS and settings.image_file and task.image:
         source = shlex.quote(f"docker://{format_enroot_reference(task.image)}")
         build = f"enroot import --output {image_file} {source}"
@@ -358,9 +337,13 @@ def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) ->
             Artifact.from_text("image.def", render_template("slurm/image.def.j2", **values)),
             Artifact.from_text(BUILD_FILE, render_template("slurm/build-image.sh.j2", **values), 0o755),
         ]
-    path = shlex.quote(f"{context.folder}/{SCRIPT_FILE}")
+    path = shlex.quote(f"{folder}/{SCRIPT_FILE}")
     steps = (*([build] if build else []), f"sbatch --test-only {path}", f"sbatch {path}", "squeue --me")
-    notes = list_gpu_notes(task, settings)
+    notes = []
+    if task.accelerator.count and not settings.gpu_type and (kind := choose_gpu_type(task, settings)):
+        notes.append(
+            f"the cluster is assumed to call the GPU {kind}: check with sinfo -o '%P %G', and pass a different name with --set gpu_type"
+        )
     if task.nodes > 1:
         notes.append("the folders for models, data and checkpoints must be on a file system that all nodes share")
     if task.is_spot and not settings.partition:

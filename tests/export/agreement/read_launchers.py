@@ -16,8 +16,8 @@ from .seen import FIRST, Seen
 RECORD = '#!/bin/sh\n{ printf "%s\\0" "$0" "$@"; printf "\\036\\0"; env -0; } >"$RECORD"\n'
 
 
-def _text(render: Any, settings: type, task: Task, context: Any, path: str) -> str:
-    rendered = render(task, settings(), context)
+def _text(render: Any, settings: type, task: Task, folder: str, path: str) -> str:
+    rendered = render(task, settings(), folder)
     return next(each.content.decode() for each in rendered.artifacts if each.path == path)
 
 
@@ -48,8 +48,8 @@ def _ran(
     return tuple(own), shown, folder
 
 
-def of_skypilot(task: Task, context: Any, scratch: Path) -> Seen:
-    found = yaml.safe_load(_text(skypilot.render_skypilot, skypilot.SkypilotSettings, task, context, "task.yaml"))
+def of_skypilot(task: Task, folder: str, scratch: Path) -> Seen:
+    found = yaml.safe_load(_text(skypilot.render_skypilot, skypilot.SkypilotSettings, task, folder, "task.yaml"))
     environment = {
         **found["envs"],
         "SKYPILOT_NODE_RANK": "0",
@@ -77,8 +77,8 @@ def of_skypilot(task: Task, context: Any, scratch: Path) -> Seen:
     )
 
 
-def of_daytona(task: Task, context: Any) -> Seen:
-    text = _text(daytona.render_daytona, daytona.DaytonaSettings, task, context, "run.py")
+def of_daytona(task: Task, folder: str) -> Seen:
+    text = _text(daytona.render_daytona, daytona.DaytonaSettings, task, folder, "run.py")
     values = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

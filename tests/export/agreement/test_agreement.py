@@ -10,8 +10,7 @@ import pytest
 
 from devkit.export.kubernetes.settings import JobKind
 from devkit.export.slurm.settings import ContainerRuntime
-from devkit.export.targets import TARGETS, ExportContext
-from devkit.export.task import Task
+from devkit.export.targets import TARGETS
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.export.subjects import CPU, JOB, NVIDIA, PROJECT, made
 
@@ -34,10 +33,6 @@ CASES = {
 }
 
 
-def context(task: Task, target: str) -> ExportContext:
-    return ExportContext(NVIDIA if task.accelerator.count else CPU, PROJECT, f"deploy/{target}")
-
-
 READERS = {
     "dev container": lambda task, _: of_dev_container(NVIDIA if task.accelerator.count else CPU, PROJECT, task),
     "docker": lambda task, scratch: of_script(task, scratch),
@@ -50,8 +45,8 @@ READERS = {
     "slurm, singularity": lambda task, scratch: of_slurm(task, scratch, flavor=ContainerRuntime.SINGULARITY),
     "slurm, pyxis": lambda task, scratch: of_slurm(task, scratch, flavor=ContainerRuntime.PYXIS),
     "slurm, none": lambda task, scratch: of_slurm(task, scratch, flavor=ContainerRuntime.NONE),
-    "skypilot": lambda task, scratch: of_skypilot(task, context(task, "skypilot"), scratch),
-    "daytona": lambda task, _: of_daytona(task, context(task, "daytona")),
+    "skypilot": lambda task, scratch: of_skypilot(task, "deploy/skypilot", scratch),
+    "daytona": lambda task, _: of_daytona(task, "deploy/daytona"),
 }
 OF_ONE_NODE = ("dev container", "docker", "daytona")
 """They refuse several nodes, or know none."""

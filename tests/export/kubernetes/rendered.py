@@ -9,12 +9,10 @@ from devkit.export.kubernetes import TARGET, KubernetesSettings
 from devkit.export.targets import TargetFiles
 from devkit.export.task import Task
 
-from .sample_jobs import context
-
 
 def made(task: Task, **options: Any) -> TargetFiles:
     """The files of the job."""
-    return TARGET.render(task, KubernetesSettings(**options), context(task.accelerator.vendor))
+    return TARGET.render(task, KubernetesSettings(**options), ".")
 
 
 def objects(rendered: TargetFiles, folder: str = "") -> list[dict[str, Any]]:

@@ -5,19 +5,11 @@ from dataclasses import replace
 import pytest
 
 from devkit.export.kubernetes.settings import JobKind
-from devkit.export.targets import ExportContext
 from devkit.export.task import Task, Volume, VolumeRole
 from devkit.export.values import GIB
 from devkit.solver.plan import Vendor
 from tests.export.launchers.tasks import ONE, gpus
-from tests.render.plans import CPU_PLAN, GPU_PLAN
-from tests.render.test_artifacts import PLAIN
 
-PLANS = {
-    Vendor.NVIDIA: GPU_PLAN,
-    Vendor.ROCM: replace(GPU_PLAN, vendor=Vendor.ROCM, cuda=None, variant="rocm7.2"),
-    Vendor.CPU: CPU_PLAN,
-}
 TUNE = replace(
     ONE,
     name="tune",
@@ -34,10 +26,6 @@ TUNE = replace(
     ),
 )
 every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
-
-
-def context(vendor: Vendor = Vendor.NVIDIA) -> ExportContext:
-    return ExportContext(PLANS[vendor], PLAIN)
 
 
 def task(vendor: Vendor = Vendor.NVIDIA, **changed: object) -> Task:

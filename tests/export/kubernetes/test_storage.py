@@ -15,7 +15,7 @@ from devkit.export.values import GIB
 
 from .matrix import new_storage
 from .rendered import container, job_templates, made, named, objects
-from .sample_jobs import context, every_kind, task
+from .sample_jobs import every_kind, task
 
 
 def claims(rendered):
@@ -129,7 +129,7 @@ def test_steps_come_in_the_order_in_which_they_are_typed_with_the_namespace():
 
 def test_folders_are_quoted_in_the_steps(tmp_path):
     for folder in ("it's a folder/deploy/kubernetes", "$(touch owned)/`id`; x"):
-        rendered = TARGET.render(new_storage(task()), KubernetesSettings(), replace(context(), folder=folder))
+        rendered = TARGET.render(new_storage(task()), KubernetesSettings(), folder)
         script = f"kubectl() {{ printf '%s\\n' \"$@\"; }}\n{rendered.next_steps[1]}\n"
         said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
         assert said.splitlines() == ["apply", "-k", f"{folder}/storage"]

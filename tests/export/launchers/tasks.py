@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-from devkit.export.targets import ExportContext, TargetFiles
+from devkit.export.targets import TargetFiles
 from devkit.export.task import HUB_CACHE, TOKEN_PATH, Accelerator, Task, Volume, VolumeRole, build_node_command
-from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.solver.plan import Vendor
 from devkit.workload.finetune.settings import FinetuneSettings
-from tests.render.plans import GPU_PLAN
 
 GIB = 1 << 30
 WORKSPACE = "/workspaces/demo"
@@ -74,11 +72,6 @@ HOSTILE = replace(
 SPOT = replace(ONE, is_spot=True)
 UNNAMED = replace(ONE, accelerator=gpus(2, ""), command=TORCHRUN, fitting_gpus=("NVIDIA L4", "NVIDIA A100 SXM4 80GB"))
 """Two GPUs of any kind that holds the job."""
-
-
-def context(folder: str) -> ExportContext:
-    """What a target gets beside the task."""
-    return ExportContext(GPU_PLAN, ContainerSettings("Demo", "demo", FromIndex("0.1.0")), folder)
 
 
 def texts(made: TargetFiles) -> dict[str, str]:

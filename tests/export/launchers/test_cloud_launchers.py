@@ -14,14 +14,14 @@ from devkit.export.skypilot import SkypilotSettings, render_skypilot
 from devkit.export.targets import find_path_to_project
 from devkit.export.task import HUB_CACHE, LauncherGpu, find_launcher_gpu, load_launcher_gpus
 
-from .tasks import CPU, ONE, OUTPUT, SPOT, TWO_NODES, UNNAMED, WORKSPACE, context, gpus, texts, volumes
+from .tasks import CPU, ONE, OUTPUT, SPOT, TWO_NODES, UNNAMED, WORKSPACE, gpus, texts, volumes
 
 KNOWN_TO_SKYPILOT = frozenset((Path(__file__).parent / "skypilot_gpus.txt").read_text().split("\n"))
 """Names in SkyPilot's public catalog, read on 2026-11-21, and in sky.utils.gpu_names of 0.14.1."""
 
 
 def skypilot(task, **settings):
-    (text,) = texts(render_skypilot(task, SkypilotSettings(**settings), context("deploy/skypilot"))).values()
+    (text,) = texts(render_skypilot(task, SkypilotSettings(**settings), "deploy/skypilot")).values()
     return yaml.safe_load(text)
 
 
@@ -64,14 +64,12 @@ def test_skypilot_gets_resources_storage_and_recovery_in_its_words():
     volume = skypilot(replace(ONE, volumes=volumes(models="hub")), infra="k8s/ctx")
     assert (volume["volumes"], volume["resources"]["infra"]) == ({HUB_CACHE: "hub"}, "k8s/ctx")
     assert (
-        render_skypilot(ONE, SkypilotSettings(infra="k8s"), context("."))
-        .notes[1]
-        .startswith("new storage is a cloud bucket;")
+        render_skypilot(ONE, SkypilotSettings(infra="k8s"), ".").notes[1].startswith("new storage is a cloud bucket;")
     )
-    rendered = render_skypilot(ONE, SkypilotSettings(), context("my jobs"))
+    rendered = render_skypilot(ONE, SkypilotSettings(), "my jobs")
     assert rendered.next_steps == ("sky jobs launch --secret HF_TOKEN 'my jobs/task.yaml'",)
     assert "kills a job 30 s" in rendered.notes[0]
-    assert render_skypilot(replace(ONE, grace_s=30), SkypilotSettings(), context(".")).notes == ()
+    assert render_skypilot(replace(ONE, grace_s=30), SkypilotSettings(), ".").notes == ()
 
 
 def test_nodes_meet_at_the_first_and_the_token_leaves_the_environment_for_its_file(tmp_path):

@@ -12,13 +12,13 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.export.daytona import TARGET, DaytonaSettings, render_daytona
 
-from .tasks import CPU, HOSTILE, NASTY, ONE, ROCM, SPOT, TWO_NODES, UNNAMED, context, gpus, texts, volumes
+from .tasks import CPU, HOSTILE, NASTY, ONE, ROCM, SPOT, TWO_NODES, UNNAMED, gpus, texts, volumes
 
 SDK = Path(__file__).parent / "stand_in"
 
 
 def script(task, folder="deploy/daytona", **settings):
-    return texts(render_daytona(task, DaytonaSettings(**settings), context(folder)))["run.py"]
+    return texts(render_daytona(task, DaytonaSettings(**settings), folder))["run.py"]
 
 
 def ran(task, tmp_path, *, settings=None, env=()):
@@ -97,7 +97,7 @@ def test_what_is_asked_for_is_daytonas():
     assert "HUB_SECRET = ''" in script(CPU, hub_secret="hub")
     assert [TARGET.needs_image(DaytonaSettings(snapshot=name)) for name in ("mine:1", "")] == [False, True]
     assert 'os.environ["DEVKIT_PROJECT"]' in script(ONE, "/elsewhere")
-    rendered = render_daytona(SPOT, DaytonaSettings(), context("my jobs"))
+    rendered = render_daytona(SPOT, DaytonaSettings(), "my jobs")
     assert rendered.next_steps == ("uv run 'my jobs/run.py'",)
     assert "reclaimed without notice" in rendered.notes[1]
 

@@ -15,7 +15,7 @@ from devkit.errors import DevkitError
 from devkit.export.docker import DockerContextSettings, render_docker
 from devkit.export.task import HUB_CACHE, Task
 
-from .tasks import CPU, FOUR, HOSTILE, NASTY, ONE, OUTPUT, ROCM, SPOT, TWO_NODES, WORKSPACE, context, texts, volumes
+from .tasks import CPU, FOUR, HOSTILE, NASTY, ONE, OUTPUT, ROCM, SPOT, TWO_NODES, WORKSPACE, texts, volumes
 
 FAKE = Path(__file__).parent / "fake_docker.sh"
 NVIDIA = '{"Runtimes":{"nvidia":{"path":"nvidia-container-runtime"}}}'
@@ -57,7 +57,7 @@ def prepared(root: Path, task: Task, **settings: str) -> Place:
     docker = root / "bin/docker"
     docker.write_text(f'#!/bin/sh\nexec sh "{FAKE}" "{found.engine}" "$@"\n')
     docker.chmod(0o755)
-    script = texts(render_docker(task, DockerContextSettings(**settings), context("deploy/docker")))["run.sh"]
+    script = texts(render_docker(task, DockerContextSettings(**settings), "deploy/docker"))["run.sh"]
     (found.project / "deploy/docker/run.sh").write_text(script)
     (found.project / "train.jsonl").write_text("{}\n")
     (found.project / "finetuned").mkdir(exist_ok=True)
@@ -206,9 +206,7 @@ def test_the_first_start_alone_makes_the_volumes_and_copies_the_project_and_the_
 def test_a_wrong_word_is_refused_and_a_script_elsewhere_needs_the_projects_folder(place, tmp_path):
     done = place(ONE).run("frobnicate")
     assert (done.returncode, "unknown command `frobnicate`" in done.stderr) == (2, True)
-    (tmp_path / "run.sh").write_text(
-        texts(render_docker(ONE, DockerContextSettings(), context("/elsewhere")))["run.sh"]
-    )
+    (tmp_path / "run.sh").write_text(texts(render_docker(ONE, DockerContextSettings(), "/elsewhere"))["run.sh"])
     done = subprocess.run(["sh", tmp_path / "run.sh", "fetch"], capture_output=True, text=True, check=False)
     assert "This script is outside the project" in done.stderr
 
@@ -237,11 +235,11 @@ def test_folders_and_volumes_that_are_there_are_mounted_and_left_as_they_are(pla
     assert found.run("copy").returncode == found.run("fetch").returncode == 2
 
 
-HERE = context("deploy/docker")
+HERE = "deploy/docker"
 
 
 def test_what_nobody_limits_or_restarts_there_is_said():
-    spot = render_docker(SPOT, DockerContextSettings(), context("a b"))
+    spot = render_docker(SPOT, DockerContextSettings(), "a b")
     assert "48 GiB of memory and 8 cores" in spot.notes[0] and "does not restart automatically" in spot.notes[1]
     assert spot.next_steps == ("sh 'a b/run.sh'",)
 

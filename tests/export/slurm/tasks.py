@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from devkit.export.slurm import SlurmSettings, render_slurm
-from devkit.export.targets import ExportContext
 from devkit.export.task import HUB_CACHE, Task, VolumeRole, build_node_command
 from devkit.export.values import GIB
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -70,13 +69,8 @@ def script_of(made: Task, **settings: object) -> str:
 
 def files_of(made: Task, **settings: object) -> dict[str, str]:
     """Every file that is written, by its path."""
-    rendered = render_slurm(made, SlurmSettings(**settings), context())
+    rendered = render_slurm(made, SlurmSettings(**settings), "deploy/slurm")
     return {each.path: each.content.decode() for each in rendered.artifacts}
-
-
-def context() -> ExportContext:
-    """Where files go; the plan and the project's settings are nothing to Slurm."""
-    return ExportContext(plan=None, project=None, folder="deploy/slurm")  # type: ignore[arg-type]
 
 
 PROGRAMS = (*("srun", "scancel", "scontrol", "apptainer", "singularity"), *("devkit", "torchrun", "python", "python3"))

@@ -8,7 +8,7 @@ from devkit.export.slurm.settings import ContainerRuntime, GpuRequestStyle, vali
 from devkit.export.task import Accelerator
 from devkit.solver.plan import Vendor
 
-from .tasks import GIB, context, files_of, script_of, task
+from .tasks import GIB, files_of, script_of, task
 
 
 def options_of(made, **settings):
@@ -18,7 +18,7 @@ def options_of(made, **settings):
 
 
 def notes(made, **settings):
-    return render_slurm(made, SlurmSettings(**settings), context()).notes
+    return render_slurm(made, SlurmSettings(**settings), "deploy/slurm").notes
 
 
 def with_gpu(name, count=1, **changes):
@@ -147,7 +147,7 @@ def test_names_of_jobs_are_those_of_files():
 
 
 def test_next_steps_make_the_image_ask_when_the_job_would_start_and_submit_it():
-    steps = render_slurm(task(), SlurmSettings(), context()).next_steps
+    steps = render_slurm(task(), SlurmSettings(), "deploy/slurm").next_steps
     assert steps == (
         "sh deploy/slurm/build-image.sh",
         "sbatch --test-only deploy/slurm/job.sbatch",
@@ -155,7 +155,7 @@ def test_next_steps_make_the_image_ask_when_the_job_would_start_and_submit_it():
         "squeue --me",
     )
     settings = SlurmSettings(flavor=ContainerRuntime.PYXIS, image_file="~/i.sqsh")
-    pyxis = render_slurm(task(), settings, context()).next_steps
+    pyxis = render_slurm(task(), settings, "deploy/slurm").next_steps
     assert pyxis[0] == "enroot import --output \"$HOME/i.sqsh\" 'docker://registry.example#team/image:1'"
     needs = {flavor: TARGET.needs_image(SlurmSettings(flavor=flavor)) for flavor in ContainerRuntime}
     assert [flavor for flavor, does in needs.items() if not does] == [ContainerRuntime.NONE]

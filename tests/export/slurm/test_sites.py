@@ -5,7 +5,7 @@ import pytest
 from devkit.export.slurm import render_slurm
 from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings
 
-from .tasks import Login, context, files_of, script_of, task
+from .tasks import Login, files_of, script_of, task
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_singularity_is_started_and_built_as_apptainer_is(login, flavor):
 def test_a_sites_ready_image_is_used_as_it_is_and_nothing_is_built(login):
     made = own(image="", is_foreign_image=True)
     settings = SlurmSettings(image_file="$CONTAINERDIR/pytorch-2.4.0.sif")
-    rendered = render_slurm(made, settings, context())
+    rendered = render_slurm(made, settings, "deploy/slurm")
     assert [each.path for each in rendered.artifacts] == ["job.sbatch"]
     assert not any("build" in step for step in rendered.next_steps)
     (login.home / "pytorch-2.4.0.sif").touch()
