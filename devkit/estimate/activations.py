@@ -47,11 +47,6 @@ class SavedActivations:
         return self.norms + self.attention + self.mlp + self.inputs + self.adapters
 
 
-def is_upcast(settings: TrainingSettings) -> bool:
-    """Return whether everything that is not packed was cast to fp32 before training."""
-    return settings.upcast and settings.method in {Method.QLORA, Method.INT8_LORA}
-
-
 def uses_math_kernel(shape: ModelShape, settings: TrainingSettings) -> bool:
     """Return whether torch's sdpa on CUDA has none but the math kernel, which materializes the scores.
 

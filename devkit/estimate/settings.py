@@ -173,10 +173,14 @@ class TrainingSettings:
         return 0 if self.objective is Objective.SFT else self.rows * max(self.prompt - 1, 0)
 
     @property
+    def is_upcast(self) -> bool:
+        """True if everything that is not packed was cast to fp32 before training."""
+        return self.upcast and self.method in {Method.QLORA, Method.INT8_LORA}
+
+    @property
     def residual_bytes(self) -> int:
         """Bytes of one number of the residual stream: fp32 where everything that is not packed was cast to fp32."""
-        is_upcast = self.upcast and self.method in {Method.QLORA, Method.INT8_LORA}
-        return Precision.FP32.bytes if is_upcast else self.precision.bytes
+        return Precision.FP32.bytes if self.is_upcast else self.precision.bytes
 
     @property
     def compute_bytes(self) -> int:

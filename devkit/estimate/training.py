@@ -11,7 +11,6 @@ from devkit.estimate.activations import (
     compute_loss_terms,
     compute_saved_activations,
     is_attention_eager,
-    is_upcast,
 )
 from devkit.estimate.inference import compute_generation_terms
 from devkit.estimate.memory import (
@@ -57,21 +56,13 @@ from devkit.estimate.shape import (
     find_adapted_linears,
 )
 
-_SHARDED: dict[Sharding, frozenset[str]] = {
-    Sharding.DDP: frozenset(),
-    Sharding.ZERO1: frozenset({"optimizer state", "optimizer temporaries"}),
-    Sharding.ZERO2: frozenset({"optimizer state", "optimizer temporaries", "gradients"}),
-    Sharding.ZERO3: frozenset(
-        {
-            "optimizer state",
-            "optimizer temporaries",
-            "gradients",
-            "adapters",
-            "weights",
-            "unquantized weights",
-            "packed weights",
-        }
-    ),
+_OF_OPTIMIZER = ("optimizer state", "optimizer temporaries")
+_OF_MODEL = ("adapters", "weights", "unquantized weights", "packed weights")
+_SHARDED: dict[Sharding, tuple[str, ...]] = {
+    Sharding.DDP: (),
+    Sharding.ZERO1: _OF_OPTIMIZER,
+    Sharding.ZERO2: (*_OF_OPTIMIZER, "gradients"),
+    Sharding.ZERO3: (*_OF_OPTIMIZER, "gradients", *_OF_MODEL),
 }
 """Terms of which every rank holds its shard. Source: section 5 of the ZeRO paper.
 
@@ -254,7 +245,7 @@ class _TrainingStep:
         self._widest = max(layer.active_width for layer in shape.layers)
         quantization, is_paged = get_quantization(settings), settings.optimizer in PAGED_OPTIMIZERS
         self._is_quantized = quantization is not Quantization.NONE
-        weights = compute_weight_terms(shape, quantization, settings.precision, is_upcast=is_upcast(settings))
+        weights = compute_weight_terms(shape, quantization, settings.precision, is_upcast=settings.is_upcast)
         state = compute_optimizer_terms(self._trained, settings)
         # With adapters, the reference is the base, computed without them.
         has_copy = settings.objective is Objective.DPO and settings.method is Method.FULL

@@ -207,6 +207,13 @@ def _choose_python(candidate: Candidate, problem: Problem) -> str | None:
     return None
 
 
+def find_python_warnings(python: str, problem: Problem) -> Iterator[str]:
+    """Warn of a Python without security fixes."""
+    for row in problem.tables.stack.pythons:
+        if row.version == python and row.eol < problem.tables.torch.as_of[:7]:
+            yield f"Python {python} has had no security fixes since {row.eol}"
+
+
 def rank_pythons(problem: Problem) -> list[str]:
     """Return the Pythons of the tables, the most widely served one first."""
     return [row.version for row in sorted(problem.tables.stack.pythons, key=lambda row: row.rank)]

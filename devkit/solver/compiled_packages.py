@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from packaging.version import InvalidVersion, Version
-
 from devkit.compat.specifiers import satisfies, split_requirement
 from devkit.compat.version_tables import CompiledPackage as PackageRow
 from devkit.compat.version_tables import PrebuiltWheel, RowConfidence
@@ -145,12 +143,16 @@ def _plan_requirement(
     """Plan one package of the table; None for one that installs like any other."""
     name = row.package
     version = plan.resolved.get(name) or (need.specifier.removeprefix("==") if need else "")
+    because = "the package index has no wheel for it"
+    if build is not None:
+        takes = join_words([each.name for each in build.modules])
+        because += f", and its build takes {takes} ({build.modules[0].origin})"
+    if need and need.unisolated_by:
+        because = f"{need.unisolated_by} builds it without isolation"
     found = CompiledPackage(
         name=name,
         mode=CompileMode.COMPILED,
-        because=f"{need.unisolated_by} builds it without isolation"
-        if need and need.unisolated_by
-        else _explain_build(build),
+        because=because,
         source=row.source[0],
         core_minutes=row.core_minutes * max(1, len(plan.capabilities)),
         job_gb=row.job_gb,
@@ -165,23 +167,23 @@ def _plan_requirement(
     # The version that uv chose, as of a day perhaps, goes before newer ones.
     for wheel in sorted(wheels, key=lambda each: each.version != version):
         if _serves(wheel, plan, glibc=base.glibc):
-            url = wheel.url.format(
-                torch=_find_minor(plan.torch), python=plan.python.replace(".", ""), machine=plan.architectures[0]
-            )
+            torch, python = _find_minor(plan.torch), plan.python.replace(".", "")
+            url = wheel.url.format(torch=torch, python=python, machine=plan.architectures[0])
             # A wheel may be somebody else's than the authors': whose it is stands in its address.
             place = wheel.url.removeprefix("https://").partition("/releases/")[0].partition("/whl/")[0]
-            torch = _find_minor(plan.torch)
             because = f"{wheel.version} is published for torch {torch} and CUDA {wheel.cuda} by {place}"
             return replace(found, mode=CompileMode.WHEEL, because=because, url=url)
     is_built = isinstance(plan.resolution, Resolved) and name in plan.resolution.from_source
     if row.has_wheels and not is_built:
         return None
     left_out, headers = "", problem.tables.compiled.headers.get(row.cxx)
+    # What is known of the releases up to the row's holds for one that is not known, too.
+    is_covered = not version or not row.version or satisfies(version, f"<={row.version}")
     if row.needs_cuda and plan.cuda is None:
         left_out = "it compiles only with CUDA's nvcc, but this plan has no CUDA"
     elif row.needs_cuda and not plan.nvcc:
         left_out = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}"
-    elif headers and not satisfies(plan.torch, headers.torch) and _is_covered(version, row.version):
+    elif headers and not satisfies(plan.torch, headers.torch) and is_covered:
         left_out = f"{row.version} compiles as C++{row.cxx}, which the headers of torch {plan.torch} do not support"
     if left_out:
         return replace(found, mode=CompileMode.LEFT_OUT, because=left_out)
@@ -189,15 +191,6 @@ def _plan_requirement(
         newest = max((minor for wheel in wheels for minor in wheel.torch), key=Release.parse)
         found = replace(found, because=f"{found.because}; --torch {newest} has one published elsewhere")
     return found
-
-
-def _explain_build(build: SourceBuild | None) -> str:
-    says = "the package index has no wheel for it"
-    if build is None:
-        return says
-    return (
-        f"{says}, and its build takes {join_words([each.name for each in build.modules])} ({build.modules[0].origin})"
-    )
 
 
 def _read_row(build: SourceBuild) -> PackageRow:
@@ -260,15 +253,6 @@ def _serves(wheel: PrebuiltWheel, plan: Plan, *, glibc: Release | None) -> bool:
         and len(plan.architectures) == 1
         and plan.architectures[0] in wheel.machines
     )
-
-
-def _is_covered(version: str, newest: str) -> bool:
-    """Return whether what is known of the releases up to `newest` holds for this one; "" is one that is not known."""
-
-    try:
-        return not version or not newest or Version(version) <= Version(newest)
-    except InvalidVersion:
-        return True
 
 
 def _find_minor(version: str) -> str:

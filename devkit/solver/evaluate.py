@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from devkit.compat.rules import CudaSupport
-from devkit.compat.version_tables import PythonVersion, RowConfidence, TableRow
+from devkit.compat.version_tables import RowConfidence, TableRow
 from devkit.facts.values import Release
 from devkit.solver import base_image, gpu_support, packages
 from devkit.solver.candidates import (
@@ -161,7 +161,8 @@ def _list_reasons(
     is_cpu = problem.vendor is Vendor.CPU
     built = "for the CPU, without gigabytes of CUDA libraries" if is_cpu else f"for {candidate.built_for}"
     yield _from_rows("torch_index", index.url, f"torch {built}", index)
-    yield _from_rows("python", python, _explain_python(problem, image), _find_python(python, problem) or release)
+    python_row = next((row for row in problem.tables.stack.pythons if row.version == python), release)
+    yield _from_rows("python", python, _explain_python(problem, image), python_row)
     image_row = image.row or problem.tables.images.python_images[0]
     yield _from_tables("base_image", image.tag, _explain_image(winner, problem, image), image_row, is_listed=image.row)
     for each in chosen:
@@ -222,10 +223,6 @@ def _explain_image(winner: Evaluation, problem: Problem, image: BaseImage) -> st
     return "slim: torch for the CPU does not need anything else"
 
 
-def _find_python(python: str, problem: Problem) -> PythonVersion | None:
-    return next((row for row in problem.tables.stack.pythons if row.version == python), None)
-
-
 def _from_rows(field: str, value: str, because: str, *rows: TableRow) -> Reason:
     """Build a reason that is as sure as the least sure of its rows."""
     order = tuple(RowConfidence)
@@ -253,9 +250,7 @@ def _list_warnings(winner: Evaluation, problem: Problem, image: BaseImage, pytho
             yield f"the GPU code of {winner.candidate} for {wheel.machine} is inferred, not read from the wheel"
     if image.row is None:
         yield f"{image.tag} is not in the tables, so its Python and C library were not checked"
-    row = _find_python(python, problem)
-    if row is not None and row.eol < problem.tables.torch.as_of[:7]:
-        yield f"Python {python} has had no security fixes since {row.eol}"
+    yield from base_image.find_python_warnings(python, problem)
     yield from find_pin_warnings(problem)
     yield from find_feature_warnings(problem)
     yield from find_rocm_warnings(problem)

@@ -12,6 +12,7 @@ from devkit.facts.values import Release
 from devkit.solver.base_image import (
     doubt_image_life,
     find_image,
+    find_python_warnings,
     rank_pythons,
     validate_cuda_of_image,
     validate_requested_image,
@@ -285,9 +286,7 @@ def _list_warnings(
             yield f"{constraint}; the image has {python}"
     for name, _ in request.pins:
         yield f"--pin {name} is used unchanged and was not checked"
-    row = next((row for row in problem.tables.stack.pythons if row.version == python), None)
-    if row is not None and row.eol < problem.tables.torch.as_of[:7]:
-        yield f"Python {python} has had no security fixes since {row.eol}"
+    yield from find_python_warnings(python, problem)
     missing = [machine.origin for machine in problem.machines if machine.driver is None]
     if choice is not None and problem.vendor is Vendor.NVIDIA and missing:
         floor = find_oldest_driver(Release.parse(choice.cuda.minor), known=problem.tables)
