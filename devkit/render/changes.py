@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -174,9 +174,7 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
     if artifact.is_local:
         return change
     if change.before is not None and artifact.path in IGNORE_FILES and artifact.path not in known.files:
-        content = merge_ignore_file(change.before, artifact.content)
-        action = Action.UNCHANGED if content == change.before else Action.MERGE
-        return FileChange(action, Artifact(artifact.path, content, artifact.mode), change.before)
+        return _take_merged(change, merge_ignore_file(change.before, artifact.content))
     if change.before is None or change.action is not Action.UPDATE or _may_replace(change, known, force):
         return change
     if has_conflict_markers(change.before):
@@ -190,9 +188,13 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
     merged = merge_file(artifact.path, base=base.decode(), ours=change.before, theirs=artifact.content)
     if merged is None:
         return change
-    content, conflicts = merged
+    return _take_merged(change, *merged)
+
+
+def _take_merged(change: FileChange, content: bytes, conflicts: tuple[MergeConflict, ...] = ()) -> FileChange:
     action = Action.UNCHANGED if content == change.before else Action.MERGE
-    return FileChange(action, Artifact(artifact.path, content, artifact.mode), change.before, conflicts)
+    artifact = dataclasses.replace(change.artifact, content=content)
+    return FileChange(action, artifact, change.before, conflicts)
 
 
 def _may_replace(change: FileChange, known: KnownFiles, force: bool) -> bool:
@@ -258,10 +260,8 @@ def compute_digest(changes: Iterable[FileChange]) -> str:
     return compute_blob_id("".join(lines).encode())
 
 
-def write_changes(
-    root: Path, changes: Iterable[FileChange], *, replace: Callable[[Path, Path], None] = replace_beside
-) -> None:
-    """Write the changes to the disk, each file old or new and never half. `replace` renames a file over another.
+def write_changes(root: Path, changes: Iterable[FileChange]) -> None:
+    """Write the changes to the disk, each file old or new and never half.
 
     Raises:
         DevkitError: when the disk refuses, after removing the staged files, and for a file that changed since the
@@ -280,12 +280,12 @@ def write_changes(
     try:
         with hold_folder(root):
             finish_writes(root)
-            _stage_and_rename([change for change in pending if not _is_done(root, change)], root, replace)
+            _stage_and_rename([change for change in pending if not _is_done(root, change)], root)
     finally:
         _remove_empty(made)
 
 
-def _stage_and_rename(pending: list[FileChange], root: Path, replace: Callable[[Path, Path], None]) -> None:
+def _stage_and_rename(pending: list[FileChange], root: Path) -> None:
     if not pending:
         return
     # The lock last: it tells which files devkit wrote.
@@ -310,7 +310,7 @@ def _stage_and_rename(pending: list[FileChange], root: Path, replace: Callable[[
     except BaseException:
         finish_writes(root)
         raise
-    _carry_out(root, steps, replace)
+    _carry_out(root, steps)
 
 
 def _keep_journal(root: Path, journal: Journal) -> None:
@@ -331,7 +331,7 @@ def _identify(content: bytes | None) -> str:
     return "" if content is None else compute_blob_id(content)
 
 
-def _carry_out(root: Path, steps: Iterable[Step], replace: Callable[[Path, Path], None]) -> tuple[list[str], list[str]]:
+def _carry_out(root: Path, steps: Iterable[Step]) -> tuple[list[str], list[str]]:
     """Carry out staged steps. Returns the paths that were changed, and those that somebody changed since."""
     done: list[str] = []
     kept: list[str] = []
@@ -351,7 +351,7 @@ def _carry_out(root: Path, steps: Iterable[Step], replace: Callable[[Path, Path]
                 done.append(step.path)
                 folders.add(target.parent)
                 if step.after:
-                    replace(staged, target)
+                    replace_beside(staged, target)
                 else:
                     _remove(target)
         _sync_directories(folders)
@@ -372,12 +372,11 @@ def finish_writes(root: Path) -> str:
     base = root.resolve()
     with contextlib.suppress(OSError):
         _remove(base / NEXT_JOURNAL_PATH)
-    content = read_file(root, JOURNAL_PATH)
-    journal = parse_journal(content) if content is not None else None
-    if journal is None or journal.folder != base.stat().st_ino:
+    journal = _read_journal(root)
+    if journal is None:
         return ""
     if journal.is_staged:
-        done, kept = _carry_out(root, journal.steps, replace_beside)
+        done, kept = _carry_out(root, journal.steps)
         return describe_end(journal, done, kept)
     try:
         for step in journal.steps:
@@ -392,9 +391,14 @@ def finish_writes(root: Path) -> str:
 
 def is_unfinished(root: Path) -> bool:
     """Return True for a project in which a run was killed, and no command has finished what it began."""
+    return _read_journal(root) is not None
+
+
+def _read_journal(root: Path) -> Journal | None:
+    """Read the journal of a run that was killed in this very folder."""
     content = read_file(root, JOURNAL_PATH)
     journal = parse_journal(content) if content is not None else None
-    return journal is not None and journal.folder == root.resolve().stat().st_ino
+    return journal if journal and journal.folder == root.resolve().stat().st_ino else None
 
 
 def _explain_refusal(error: OSError, root: Path) -> DevkitError:
@@ -435,9 +439,7 @@ def _stage(written: Iterable[tuple[Path, FileChange]], root: Path) -> None:
         raise _explain_refusal(error, root) from None
 
 
-def replace_file(
-    path: Path, before: bytes, after: bytes, *, replace: Callable[[Path, Path], None] = replace_beside
-) -> Path:
+def replace_file(path: Path, before: bytes, after: bytes) -> Path:
     """Replace `before` by `after` in a file of the user's, old or new and never half, with its mode.
 
     Returns the backup beside it. Raises: DevkitError when the file is not as it was read, or the disk refuses; nothing
@@ -458,7 +460,7 @@ def replace_file(
             get_staging_path(backup).rename(backup)
         _write_synced(staged, after, mode)
         staged.chmod(mode)  # the umask took bits away
-        replace(staged, path)
+        replace_beside(staged, path)
     except OSError as error:
         for each in written:
             with contextlib.suppress(OSError):

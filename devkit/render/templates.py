@@ -6,7 +6,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from devkit.text import escape_text
@@ -18,19 +18,11 @@ def find_templates() -> Traversable:
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "templates"
 
 
-class _Loader(BaseLoader):
-    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, None]:
-        path = find_templates().joinpath(*template.split("/"))
-        if not path.is_file():
-            raise TemplateNotFound(template)
-        return path.read_text(encoding="utf-8"), str(path), None
-
-
 @cache
 def get_environment(*, escapes_html: bool = False) -> Environment:
     """Return Jinja as every template expects it: an unknown name is an error. Only pages are escaped for HTML."""
     environment = Environment(
-        loader=_Loader(),
+        loader=FileSystemLoader(str(find_templates())),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

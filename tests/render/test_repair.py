@@ -127,12 +127,13 @@ def test_a_file_that_changed_in_between_is_left_alone(project):
     assert sorted(path.name for path in project.iterdir()) == ["dev.json"]
 
 
-def test_a_disk_that_refuses_leaves_everything_as_it_was(project):
+def test_a_disk_that_refuses_leaves_everything_as_it_was(project, monkeypatch):
     def refuse(source, target):
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr("devkit.render.changes.replace_beside", refuse)
     with pytest.raises(DevkitError, match="No space left"):
-        replace_file(project / "dev.json", DEV.encode(), b"new", replace=refuse)
+        replace_file(project / "dev.json", DEV.encode(), b"new")
     assert sorted(path.name for path in project.iterdir()) == ["dev.json"]
     assert (project / "dev.json").read_text() == DEV
 
@@ -156,7 +157,8 @@ def count(name, real):
 for name in ("open", "fsync", "replace"):
     setattr(os, name, count(name, getattr(os, name)))
 path = Path(sys.argv[1])
-changes.replace_file(path, path.read_bytes(), b"new\\n" * 1000, replace=os.replace)
+changes.replace_beside = os.replace
+changes.replace_file(path, path.read_bytes(), b"new\\n" * 1000)
 """
 
 

@@ -42,12 +42,12 @@ THIRD = generated(a_txt="three\n", d_txt="three\n")
 SECOND = generated(a_txt="two\n", b_txt="two\n", d_txt="two\n")
 
 
-def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(DEVKIT_TOML,), **options) -> dict[str, str]:
+def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(DEVKIT_TOML,)) -> dict[str, str]:
     """Finish what was begun, write, and say what was done to each file."""
     if root.exists():
         writing.finish_writes(root)
     changes = compute_changes(root, artifacts, edited, force=force)
-    write_changes(root, changes, **options)
+    write_changes(root, changes)
     return {change.path.removeprefix(".devcontainer/"): str(change.action) for change in changes}
 
 
@@ -231,12 +231,17 @@ def test_a_power_cut_leaves_no_half_file_and_takes_back_no_change_of_a_project(
 
 def test_a_file_that_is_held_open_is_named_and_the_next_run_goes_on(tmp_path):
     run(tmp_path)
+    replace_beside = writing.replace_beside
 
     def refuse(source, target):
-        raise PermissionError(errno.EACCES, "Permission denied", str(source), None, str(target))
+        if target.name == "a.txt":
+            raise PermissionError(errno.EACCES, "Permission denied", str(source), None, str(target))
+        replace_beside(source, target)
 
-    with pytest.raises(DevkitError, match=r"cannot replace .*a\.txt: Permission denied"):
-        run(tmp_path, SECOND, replace=refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "replace_beside", refuse)
+        with pytest.raises(DevkitError, match=r"cannot replace .*a\.txt: Permission denied"):
+            run(tmp_path, SECOND)
     assert writing.is_unfinished(tmp_path)
     assert run(tmp_path, SECOND)["a.txt"] == "unchanged"
     assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
@@ -466,21 +471,24 @@ def test_ctrl_c_at_the_question_writes_nothing(tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_a_folder_exchanged_for_a_link_between_look_and_write_leads_nowhere(tmp_path):
+def test_a_folder_exchanged_for_a_link_between_look_and_write_leads_nowhere(tmp_path, monkeypatch):
     project, outside = tmp_path / "project", tmp_path / "outside"
     project.mkdir()
     outside.mkdir()
     changes = compute_changes(project, FIRST, (DEVKIT_TOML,))
     folder = next(Path(each.path).parts[0] for each in changes if "/" in each.path)
 
+    replace_beside = writing.replace_beside
+
     def exchange_and_replace(source, target):
-        if not (project / folder).is_symlink():
+        if target.parent != project and not (project / folder).is_symlink():
             (project / folder).rename(tmp_path / "moved")
             (project / folder).symlink_to(outside)
-        writing.replace_beside(source, target)
+        replace_beside(source, target)
 
+    monkeypatch.setattr(writing, "replace_beside", exchange_and_replace)
     with pytest.raises(DevkitError, match=r"cannot replace|leads outside the project"):
-        writing.write_changes(project, changes, replace=exchange_and_replace)
+        writing.write_changes(project, changes)
     assert tree(outside) == {}
 
 

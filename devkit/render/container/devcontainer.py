@@ -150,11 +150,6 @@ def find_editors(names: Iterable[str]) -> tuple[Editor, ...]:
     return tuple(known[name] for name in dict.fromkeys(wanted))
 
 
-def find_editor_packages(names: Iterable[str]) -> tuple[str, ...]:
-    """Find the system packages that the editors' own programs need inside the container."""
-    return tuple(dict.fromkeys(package for editor in find_editors(names) for package in editor.packages))
-
-
 def find_linter(settings: ContainerSettings) -> str:
     """Find the requirement of the linter whose extension the editors install; "" for none."""
     read = {space for editor in find_editors(settings.editors) for space in editor.customizations}
@@ -238,13 +233,7 @@ def build_editor_reports(names: Iterable[str], document: Mapping[str, object]) -
             editor.note,
             tuple(
                 IgnoredProperty(
-                    editor=editor.name,
-                    tool=row.editor,
-                    key=row.key,
-                    effect=row.effect,
-                    instead=row.instead,
-                    source=row.source[0],
-                    is_sure=not row.is_inferred,
+                    editor.name, row.editor, row.key, row.effect, row.instead, row.source[0], not row.is_inferred
                 )
                 for row in rows
                 if row.editor in editor.tools

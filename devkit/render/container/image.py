@@ -12,7 +12,7 @@ from devkit.facts.values import Release
 from devkit.probe.dependencies.conda import DEFAULT_CHANNEL
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands
-from devkit.render.container.devcontainer import find_editor_packages, find_linter
+from devkit.render.container.devcontainer import find_editors, find_linter
 from devkit.render.container.packages import (
     BUILT_FOR_TORCH,
     CONSTRAINTS,
@@ -72,14 +72,15 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
     requirement, reason = _describe_devkit(settings)
     packages = ["ca-certificates", "curl", "g++", "gcc", "git", "less", "libc6-dev", "openssh-client", "procps"]
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
-    if requirement and Release.parse(plan.python) < Release.parse(DEVKIT_PYTHON):
+    has_old_python = Release.parse(plan.python) < Release.parse(DEVKIT_PYTHON)
+    if requirement and has_old_python:
         # The project's Python is too old for devkit; where the system has no newer one, uv looks for it.
         system = find_image_system(plan.base_image, load_tables().images.systems)
         packages += [system.newer_python] if system and system.newer_python else []
     packages += ["sudo"] if settings.sudo else []
     compile_commands = build_compile_commands(plan, settings)
     packages += compile_commands.system_packages
-    for_editors = find_editor_packages(settings.editors)
+    for_editors = [package for editor in find_editors(settings.editors) for package in editor.packages]
     digest = f"@{require_safe('digest', settings.image_digest)}" if settings.image_digest else ""
     install = build_install_commands(plan, settings)
     text = render_template(
@@ -92,7 +93,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         has_certificates=bool(settings.certificates),
         uses_wheelhouse=settings.uses_wheelhouse,
         mirrors=build_mirror_variables(settings),
-        system_packages=[*packages, *for_editors],
+        system_packages=[*packages, *dict.fromkeys(for_editors)],
         for_editors=bool(for_editors),
         linter=find_linter(settings),
         # A prepared base image may have what the network around it does not serve.
@@ -108,7 +109,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         devkit_requirement=requirement,
         devkit_reason=reason,
         devkit_python=DEVKIT_PYTHON,
-        has_old_python=Release.parse(plan.python) < Release.parse(DEVKIT_PYTHON),
+        has_old_python=has_old_python,
         has_locked_devkit=bool(settings.tools_lock) and isinstance(settings.source, FromIndex),
         devkit_wheel=settings.source.filename if isinstance(settings.source, FromWheel) else "",
     )

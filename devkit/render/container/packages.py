@@ -251,7 +251,7 @@ def has_constraints(plan: Plan, settings: ContainerSettings) -> bool:
     """Return whether the image is built with a file of constraints: a lock with hashes holds all versions itself."""
     found = settings.dependencies
     holds_torch = plan.torch and (found.lists or _list_written_requirements(found))
-    return bool(plan.limits or holds_torch) and not settings.python_lock and not _find_locking_tool(found)
+    return bool(plan.limits or holds_torch) and not settings.python_lock and not found.is_locked
 
 
 def render_constraints(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
@@ -424,9 +424,9 @@ def _build_export_command(found: Dependencies, settings: ContainerSettings, inst
     run = f"uv tool run {install.source}"
     extras = "".join(f" --extra={require_safe('package name', name)}" for name in found.extras)
     groups = "".join(f" --group={require_safe('package name', name)}" for name in found.groups)
-    match _find_locking_tool(found):
-        case None:
-            return ""
+    if not found.is_locked:
+        return ""
+    match found.tool:
         case PackageManager.UV:
             is_checked = found.can_check_lock and not settings.index and not settings.uses_wheelhouse
             checked = "--locked" if is_checked else "--frozen"
@@ -455,11 +455,6 @@ def _build_export_command(found: Dependencies, settings: ContainerSettings, inst
             return f"{program} requirements --dev --hash >{_EXPORTED} && sed -i '/^-i /d' {_EXPORTED}"
 
 
-def _find_locking_tool(found: Dependencies) -> PackageManager | None:
-    """Return the tool that exports the project's lock, None where there is no such lock."""
-    return found.tool if found.is_locked else None
-
-
 def find_export_tools(settings: ContainerSettings) -> tuple[str, ...]:
     """Find the programs that the build fetches only to read the project's lock, as requirements."""
     tools = {
@@ -467,13 +462,15 @@ def find_export_tools(settings: ContainerSettings) -> tuple[str, ...]:
         PackageManager.PDM: ("pdm",),
         PackageManager.PIPENV: ("pipenv",),
     }
-    tool = _find_locking_tool(settings.dependencies)
-    return tuple(f"{name}=={_find_tool_version(name)}" for name in (tools.get(tool, ()) if tool else ()))
+    found = settings.dependencies
+    return tuple(
+        f"{name}=={_find_tool_version(name)}" for name in (tools.get(found.tool, ()) if found.is_locked else ())
+    )
 
 
 def has_project_files(settings: ContainerSettings) -> bool:
     """Return True when the build reads files of the project's own folder."""
-    return bool(settings.dependencies.lists or _find_locking_tool(settings.dependencies))
+    return bool(settings.dependencies.lists or settings.dependencies.is_locked)
 
 
 def _list_written_requirements(found: Dependencies) -> dict[str, str]:
@@ -481,14 +478,13 @@ def _list_written_requirements(found: Dependencies) -> dict[str, str]:
 
     Where a lock is installed these are the packages of devkit.toml alone. Raises DevkitError for one that is not a line.
     """
-    is_locked = _find_locking_tool(found) is not None
     limits: dict[str, list[str]] = {}
     for need in found.needs:
         if need.role is RequirementRole.CONSTRAINT and need.specifier and not need.marker:
             limits.setdefault(need.name, []).append(need.specifier)
     lines = {}
     for need in found.needs:
-        is_written = need.role is RequirementRole.GENERATED and (need.path == SETTINGS_FILE or not is_locked)
+        is_written = need.role is RequirementRole.GENERATED and (need.path == SETTINGS_FILE or not found.is_locked)
         if is_written and need.name not in ("torch", *BUILT_FOR_TORCH):
             extras = f"[{','.join(need.extras)}]" if need.extras else ""
             specifier = ",".join(filter(None, (need.specifier, *limits.get(need.name, []))))
@@ -506,7 +502,7 @@ def select_requirements_to_lock(plan: Plan, settings: ContainerSettings) -> tupl
     What compiles is built again in each image, so it has no file to take a hash of.
     """
     found, compiled = settings.dependencies, build_compile_commands(plan, settings).excluded
-    if _find_locking_tool(found):
+    if found.is_locked:
         return ()
     return tuple(
         need for need in found.needs if need.role is not RequirementRole.CONSTRAINT and need.name not in compiled
@@ -515,6 +511,6 @@ def select_requirements_to_lock(plan: Plan, settings: ContainerSettings) -> tupl
 
 def select_constraints(found: Dependencies) -> tuple[PackageRequirement, ...]:
     """Select the constraints for the image's lock."""
-    if _find_locking_tool(found):
+    if found.is_locked:
         return ()
     return tuple(need for need in found.needs if need.role is RequirementRole.CONSTRAINT and need.specifier)
