@@ -131,7 +131,7 @@ class Task:
 
     @property
     def inner_output(self) -> str:
-        """The output folder relative to the workspace, "" where it is outside of it."""
+        """The output folder relative to the workspace, "" where it is outside."""
         output = PurePosixPath(self.output)
         return str(output.relative_to(self.workspace)) if output.is_relative_to(self.workspace) else ""
 

@@ -57,38 +57,27 @@ from devkit.workload.proof.stages import (
     skip_for_failed_need,
 )
 
-ProofCommand = Callable[[Sequence[str]], Sequence[str]]
-"""Turns the proof's arguments into a command line."""
-
 
 @dataclass(frozen=True)
 class ProofProgram:
-    """A program that proves: its command line, all of its stages, and why it is not the full proof, "" if it is."""
+    """A program that proves: its words before the arguments, all of its stages, and why it is not the full proof, "" if it is."""
 
-    build_command: ProofCommand
+    words: Sequence[str]
     stages: tuple[StageSpec, ...]
     not_full_because: str = ""
 
 
 def choose_program(interpreter: Interpreter, depth: Depth) -> ProofProgram:
     """Return the full proof if this Python and its packages can run it, else the proof that needs only torch."""
+    python, flags = interpreter.executable, ("-u", "-X", "faulthandler")
     if interpreter.version >= MIN_PYTHON and not interpreter.missing:
-        return ProofProgram(build_proof_command(interpreter.executable), select_stages(depth))
+        # Nothing of devkit's own environment is importable there.
+        words = build_module_command(python, "devkit.workload.proof.program", *flags, with_requirements=False)
+        return ProofProgram(words, select_stages(depth))
     because = f"the project's environment has no {join_words(interpreter.missing)}"
     if interpreter.version < MIN_PYTHON:
         because = f"the project's Python is {interpreter.version}, and the full proof needs {MIN_PYTHON}"
-    program = [interpreter.executable, "-u", "-X", "faulthandler", standalone.__file__]
-    return ProofProgram(lambda arguments: [*program, *arguments], STANDALONE_STAGES, because)
-
-
-def build_proof_command(python: str) -> ProofCommand:
-    """Return a function from the proof's arguments to the command line that starts the proof with `python`.
-
-    Nothing of devkit's own environment is importable there.
-    """
-    flags = ("-u", "-X", "faulthandler")
-    program = build_module_command(python, "devkit.workload.proof.program", *flags, with_requirements=False)
-    return lambda arguments: [*program, *arguments]
+    return ProofProgram((python, *flags, standalone.__file__), STANDALONE_STAGES, because)
 
 
 def prove_here(host: Host, request: ProofRequest) -> VerificationReport:
@@ -111,8 +100,8 @@ def prove_here(host: Host, request: ProofRequest) -> VerificationReport:
             failed = [name for name, result in run.results.items() if result.status is StageStatus.FAILED]
             arguments = [f"--depth={request.depth}", f"--stages={','.join(run.pending)}"]
             arguments += [f"--failed={','.join(failed)}", f"--scratch={scratch}", f"--model={request.model}"]
-            command_line, left_s = program.build_command(arguments), max(0.0, ends_at - time.monotonic())
-            run.finish_process(run_streaming(command_line, on_output=run.read, timeout_s=left_s, grace_s=0))
+            argv, left_s = [*program.words, *arguments], max(0.0, ends_at - time.monotonic())
+            run.finish_process(run_streaming(argv, on_output=run.read, timeout_s=left_s, grace_s=0))
     stages = tuple(run.results[stage.name] for stage in run.stages)
     inputs = run.inputs | (
         {PROGRAM: "standalone", BECAUSE: program.not_full_because} if program.not_full_because else {}

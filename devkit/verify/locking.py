@@ -62,7 +62,7 @@ def resolve_lock(
         (project / "pyproject.toml").write_text(_render_project(wanted, sources), encoding="utf-8")
         options = ["--universal", f"--python-version={wanted.python}", "--generate-hashes", "--no-build", "--upgrade"]
         options += ["--annotation-style=line", "--no-header", "--no-progress", "--no-python-downloads"]
-        options += ["--index-strategy=unsafe-best-match"] if _needs_whole_torch_index(wanted) else []
+        options += ["--index-strategy=unsafe-best-match"] if wanted.variant.startswith("rocm") else []
         options += ["--no-index", f"--find-links={sources.wheelhouse}"] if sources.wheelhouse else []
         command = ["pip", "compile", *options, f"--directory={folder}", f"--output-file={output}", "pyproject.toml"]
         inherited = build_uv_environment()
@@ -72,11 +72,6 @@ def resolve_lock(
         resolved = output.read_text(encoding="utf-8")
         # The annotations name the requiring project, which exists only here.
         return render_python_lock(wanted, resolved.replace(f"{_PROJECT_NAME} (pyproject.toml)", "the plan"))
-
-
-def _needs_whole_torch_index(wanted: LockRequirements) -> bool:
-    """Return whether the image needs more than torch from torch's index: for ROCm, only there is a Triton that fits."""
-    return wanted.variant.startswith("rocm")
 
 
 def _render_project(wanted: LockRequirements, sources: PackageSources) -> str:
@@ -90,7 +85,9 @@ def _render_project(wanted: LockRequirements, sources: PackageSources) -> str:
     if not sources.wheelhouse and not wanted.variant:
         uv["index"] = [{"name": "packages", "url": sources.index, "default": True}] if sources.index else []
     elif not sources.wheelhouse:
-        torch_index = {"name": "torch", "url": sources.torch_index, "explicit": not _needs_whole_torch_index(wanted)}
+        # For ROCm the image needs more of it than torch: only there is a Triton that fits.
+        is_explicit = not wanted.variant.startswith("rocm")
+        torch_index = {"name": "torch", "url": sources.torch_index, "explicit": is_explicit}
         default = [{"name": "packages", "url": sources.index, "default": True}] if sources.index else []
         names = {re.split(r"[^\w.-]", requirement)[0] for requirement in wanted.requirements}
         uv["index"] = [*sources.own, torch_index, *default]

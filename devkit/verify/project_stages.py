@@ -9,7 +9,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -108,15 +108,6 @@ class ProjectEnvironment:
         return {name.replace("-", "_") for name in self.requirements}
 
 
-@dataclass(frozen=True)
-class InstalledModules:
-    """The modules of the required distributions, None for one that is not installed, and the project's own distribution."""
-
-    modules: Mapping[str, list[str] | None] = field(default_factory=dict)
-    own: str = ""
-    scripts: tuple[str, ...] = ()
-
-
 def prove_project(
     project: ProjectEnvironment, command: str, *, ends_at: float, progress: Progress
 ) -> Iterator[StageResult]:
@@ -129,10 +120,10 @@ def prove_project(
         return
     argv = [project.python.executable, import_child.__file__, "list", str(project.folder), *project.requirements]
     found = _read_reply(_run(argv, project.folder, IMPORT_DEADLINE_S, ends_at)) or {}
-    installed = InstalledModules(found.get("modules", {}), found.get("own", ""), tuple(found.get("scripts", ())))
-    provers = {
-        "imports": lambda: prove_imports(project, installed, ends_at=ends_at),
-        "command": lambda: prove_command(project, command, installed.scripts, ends_at=ends_at),
+    modules, is_installed, scripts = found.get("modules", {}), bool(found.get("own")), tuple(found.get("scripts", ()))
+    provers: dict[str, Callable[[], StageResult]] = {
+        "imports": lambda: prove_imports(project, modules, is_installed=is_installed, ends_at=ends_at),
+        "command": lambda: prove_command(project, command, scripts, ends_at=ends_at),
     }
     for name, prove in provers.items():
         progress(f"{name} …")
@@ -161,18 +152,21 @@ def _read_reply(done: CompletedCommand) -> dict[str, Any] | None:
     return reply if isinstance(reply, dict) else None
 
 
-def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, ends_at: float) -> StageResult:
-    """Import each package of the project and each that it requires, in a separate process."""
-    imports = {
-        (name, ""): folder for name, folder in find_own_modules(project.folder, is_installed=bool(installed.own))
-    }
-    for distribution, modules in installed.modules.items():
-        named = [name for name in modules or () if name not in PROVED and not _NO_PACKAGE.fullmatch(name)]
+def prove_imports(
+    project: ProjectEnvironment, modules: Mapping[str, list[str] | None], *, is_installed: bool, ends_at: float
+) -> StageResult:
+    """Import each package of the project and each that it requires, in a separate process.
+
+    `modules` are those of the required distributions, None for one that is not installed.
+    """
+    imports = {(name, ""): folder for name, folder in find_own_modules(project.folder, is_installed=is_installed)}
+    for distribution, names in modules.items():
+        named = [name for name in names or () if name not in PROVED and not _NO_PACKAGE.fullmatch(name)]
         imports |= {(name, distribution): project.folder for name in named}
     reasons = [
         f"{distribution}: {project.requirements[distribution]} requires it, but it is not installed"
-        for distribution, modules in installed.modules.items()
-        if modules is None
+        for distribution, names in modules.items()
+        if names is None
     ]
     missing = len(reasons)
     if not imports and not missing:

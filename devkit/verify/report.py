@@ -86,17 +86,6 @@ def load_rows() -> tuple[StageRow, ...]:
     return tuple(StageRow(**decode_fields(row, StageRow)) for row in load("devkit.verify", "stage_causes")["causes"])
 
 
-def find_cause(stage: StageResult, log: tuple[str, ...]) -> StageCause | None:
-    """Find the cause of a failed stage by its reason, then by `log`, the last output of the proof; None if unknown."""
-    from devkit.doctor.known_errors import find_known_errors  # it knows all checks
-
-    for row in load_rows():
-        if row.stage in ("", stage.name) and re.search(row.words, stage.reason, re.IGNORECASE):
-            return StageCause(row.summary, "", (f"devkit explain {row.code}",))
-    known = (match for text in (stage.reason, "\n".join(log)) for match in find_known_errors(text, is_ours=True))
-    return next((StageCause(each.cause.rstrip("."), each.fix.summary, each.fix.commands) for each in known), None)
-
-
 @dataclass(frozen=True, kw_only=True)
 class VerifyDocument:
     """Printed by devkit verify --json; `report_sha256` is the hash of the other fields."""
@@ -166,8 +155,17 @@ class VerificationReport:
         return f"proved {place} {device}: {join_words(claims)}{not_proved}"
 
     def find_cause(self, stage: StageResult) -> StageCause | None:
-        """Find the likely cause of a stage that failed; None for another stage, and for a cause that is unknown."""
-        return find_cause(stage, self.log) if stage.status is StageStatus.FAILED else None
+        """Find the likely cause of a stage that failed, by its reason, then by the log; None for another stage, or if unknown."""
+        from devkit.doctor.known_errors import find_known_errors  # it knows all checks
+
+        if stage.status is not StageStatus.FAILED:
+            return None
+        for row in load_rows():
+            if row.stage in ("", stage.name) and re.search(row.words, stage.reason, re.IGNORECASE):
+                return StageCause(row.summary, "", (f"devkit explain {row.code}",))
+        texts = (stage.reason, "\n".join(self.log))
+        known = (match for text in texts for match in find_known_errors(text, is_ours=True))
+        return next((StageCause(each.cause.rstrip("."), each.fix.summary, each.fix.commands) for each in known), None)
 
     def to_document(self) -> dict[str, Any]:
         """Return the document behind `--json`; its fields are a contract. Its last field is the hash of the others."""

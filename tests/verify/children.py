@@ -20,6 +20,5 @@ def play(name):
 
 
 def playing(script):
-    """A command that plays `script` after the words above."""
-    text = PLAY + textwrap.dedent(script)
-    return lambda arguments: [sys.executable, "-c", text, *arguments]
+    """The words of a command that plays `script` after the words above."""
+    return [sys.executable, "-c", PLAY + textwrap.dedent(script)]

@@ -9,7 +9,6 @@ from devkit.verify.report import (
     ProofLocation,
     ProofVerdict,
     VerificationReport,
-    find_cause,
     format_proof_report,
     load_rows,
 )
@@ -179,7 +178,8 @@ def test_a_failed_stage_shows_the_check_that_explains_it(name, reason, code):
 
 def test_the_log_of_a_crash_is_read_where_the_reason_says_nothing():
     crash = StageResult("reference", FAILED, reason="the process was ended by SIGABRT")
-    assert "without kernels for this GPU" in find_cause(crash, ("libcudnn", NO_KERNEL)).summary
+    crashed = VerificationReport(ProofLocation.HERE, {}, {}, (crash,), log=("libcudnn", NO_KERNEL))
+    assert "without kernels for this GPU" in crashed.find_cause(crash).summary
 
 
 def test_a_known_error_shows_its_fix():

@@ -189,10 +189,7 @@ def escape_variables(text: str) -> str:
 
     Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#Container
     """
-    return "".join(
-        "$$" if char == "$" and text[position + 1 : position + 2] in ("$", "(") else char
-        for position, char in enumerate(text)
-    )
+    return re.sub(r"\$(?=[$(])", "$$", text)
 
 
 def is_node_folder(volume: Volume) -> bool:
