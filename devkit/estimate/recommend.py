@@ -8,6 +8,7 @@ from devkit.estimate.memory import GIB, Fit, GpuSpec, Interval
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import (
+    OPTIMIZERS_8BIT,
     PAGED_OPTIMIZERS,
     compute_optimizer_terms,
     count_trained_parameters,
@@ -97,22 +98,19 @@ ZERO2_SLOWDOWN = Slowdown(1.05, "gradients are sharded after every pass", "https
 
 def find_slowdowns(settings: TrainingSettings) -> tuple[Slowdown, ...]:
     """Find what slows these settings down against the fastest ones for the same training."""
-    by_optimizer = {
-        Optimizer.ADAMW_8BIT: (OPTIMIZER_8BIT_SLOWDOWN,),
-        Optimizer.PAGED_ADAMW: (PAGED_OPTIMIZER_SLOWDOWN,),
-        Optimizer.PAGED_ADAMW_8BIT: (OPTIMIZER_8BIT_SLOWDOWN, PAGED_OPTIMIZER_SLOWDOWN),
-    }
-    by_method = {Method.QLORA: (QLORA_SLOWDOWN,), Method.INT8_LORA: (INT8_SLOWDOWN,)}
-    by_sharding = {Sharding.ZERO2: (ZERO2_SLOWDOWN,), Sharding.ZERO3: (ZERO3_SLOWDOWN,)}
     has_wide_adapters = settings.method is not Method.FULL and settings.adapter_precision is Precision.FP32
-    return (
-        *by_method.get(settings.method, ()),
-        *((CHECKPOINTING_SLOWDOWN,) if settings.checkpointing else ()),
-        *((FP32_ADAPTERS_SLOWDOWN,) if has_wide_adapters and settings.precision is not Precision.FP32 else ()),
-        *by_optimizer.get(settings.optimizer, ()),
-        *((STANDARD_LOSS_SLOWDOWN,) if settings.loss is Loss.STANDARD else ()),
-        *by_sharding.get(settings.sharding, ()),
+    costs = (
+        (settings.method is Method.QLORA, QLORA_SLOWDOWN),
+        (settings.method is Method.INT8_LORA, INT8_SLOWDOWN),
+        (settings.checkpointing, CHECKPOINTING_SLOWDOWN),
+        (has_wide_adapters and settings.precision is not Precision.FP32, FP32_ADAPTERS_SLOWDOWN),
+        (settings.optimizer in OPTIMIZERS_8BIT, OPTIMIZER_8BIT_SLOWDOWN),
+        (settings.optimizer in PAGED_OPTIMIZERS, PAGED_OPTIMIZER_SLOWDOWN),
+        (settings.loss is Loss.STANDARD, STANDARD_LOSS_SLOWDOWN),
+        (settings.sharding is Sharding.ZERO2, ZERO2_SLOWDOWN),
+        (settings.sharding is Sharding.ZERO3, ZERO3_SLOWDOWN),
     )
+    return tuple(cost for is_paid, cost in costs if is_paid)
 
 
 def compute_slowness(settings: TrainingSettings) -> float:

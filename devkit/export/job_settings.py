@@ -239,14 +239,8 @@ def read_export_settings(
 ) -> ExportSettings:
     """Read [job], overridden by [job.TARGET], overridden by flags.
 
-    [job.TARGET] takes the job's settings, too: storage has another name on every engine. Raises DevkitError with line
-    and column for unknown keys and wrong types.
-
-    Args:
-        document: the tables of devkit.toml.
-        text: its text.
-        target: the target.
-        given: the settings that flags gave, the job's and the target's.
+    [job.TARGET] takes the job's settings, too: storage has another name on every engine. `document` are the tables of
+    devkit.toml, `text` its text. Raises DevkitError with line and column for unknown keys and wrong types.
     """
     job_table = _require_table(document, (JOB_TABLE,), text)
     for key, value in job_table.items():

@@ -154,12 +154,7 @@ class Task:
 
 
 def build_rendezvous_variables(task: Task, *, address: str, rank: str) -> tuple[tuple[str, str], ...]:
-    """Build torchrun's flags as variables; () for one process.
-
-    Args:
-        task: the task.
-        address: the address of the first node.
-        rank: the rank of this node.
+    """Build torchrun's flags as variables; () for one process. `address` is that of the first node, `rank` this node's.
 
     Source: torch.distributed.argparse_util reads PET_* for each flag.
     """

@@ -220,9 +220,7 @@ def _validate_hub_data(exported: ExportedProject) -> None:
 def resolve_output(workspace: str, output: str) -> str:
     """Return the output folder in the container, absolute. Raises DevkitError where its storage would hide something.
 
-    Args:
-        workspace: the project's folder in the container.
-        output: the output folder of the settings, relative to it or absolute.
+    `workspace` is the project's folder there; `output` may be relative to it.
     """
     path = PurePosixPath(workspace, output)
     if ".." in path.parts:

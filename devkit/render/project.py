@@ -159,14 +159,8 @@ def compute_project_changes(
 ) -> tuple[FileChange, ...]:
     """Compute the changes that generate the dev container for this plan. Reads the disk, writes nothing.
 
-    Args:
-        machines: the machines that the plan is for.
-        force: as in `compute_changes`.
-        may_conflict: as in `compute_changes`.
-        source: the place from which the image installs devkit, by default the one this devkit came from.
-
-    Raises:
-        DevkitError: as `compute_changes` does.
+    `force`, `may_conflict` and what is raised are as in `compute_changes`. `source` is the place from which the image
+    installs devkit, by default the one this devkit came from.
     """
     plan = strip_line_numbers(plan, project.dependencies)
     locks = read_image_locks(project.root) if project.locks is None else project.locks

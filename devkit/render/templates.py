@@ -2,8 +2,6 @@
 
 import re
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -11,18 +9,20 @@ from markupsafe import Markup, escape
 
 from devkit.text import escape_text
 
+PACKAGE = Path(__file__).parents[1]
 
-def find_templates() -> Traversable:
+
+def find_templates() -> Path:
     """Return the folder of templates: inside the package when installed, beside it in a checkout."""
-    packaged = files("devkit") / "templates"
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "templates"
+    packaged = PACKAGE / "templates"
+    return packaged if packaged.is_dir() else PACKAGE.resolve().parent / "templates"
 
 
 @cache
 def get_environment(*, escapes_html: bool = False) -> Environment:
     """Return Jinja as every template expects it: an unknown name is an error. Only pages are escaped for HTML."""
     environment = Environment(
-        loader=FileSystemLoader(str(find_templates())),
+        loader=FileSystemLoader(find_templates()),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -14,8 +14,7 @@ import zipfile
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from devkit.errors import DevkitError
@@ -23,7 +22,7 @@ from devkit.probe.machine.interpreter import IMAGE_ENVIRONMENT
 from devkit.release import DOCUMENTATION_URL, __version__
 from devkit.render.container.settings import DevkitSource, FromIndex, FromUrl, FromWheel
 from devkit.render.files import Artifact
-from devkit.render.templates import find_templates, render_template
+from devkit.render.templates import PACKAGE, find_templates, render_template
 
 DISTRIBUTION = "devkit-gpu"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
@@ -81,7 +80,7 @@ def pack_wheel(installed: Distribution) -> FromWheel:
     # An editable install keeps the metadata of the day it was made.
     lines = (installed.read_text("METADATA") or "").splitlines()
     lines = [f"Version: {__version__}" if line.startswith("Version: ") else line for line in lines]
-    members = {f"devkit/{path}": content for path, content in _read_tree(files("devkit"))}
+    members = {f"devkit/{path}": content for path, content in _read_tree(PACKAGE)}
     members |= {f"devkit/templates/{path}": content for path, content in _read_tree(find_templates())}
     members[f"{metadata}/METADATA"] = "\n".join([*lines, ""]).encode()
     members[f"{metadata}/WHEEL"] = _WHEEL_TEXT.encode()
@@ -104,12 +103,10 @@ def pack_wheel(installed: Distribution) -> FromWheel:
     return FromWheel(f"{name}-{__version__}-py3-none-any.whl", buffer.getvalue())
 
 
-def _read_tree(root: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    for entry in sorted(root.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir() and entry.name != "__pycache__":
-            yield from _read_tree(entry, f"{prefix}{entry.name}/")
-        elif entry.is_file() and not entry.name.endswith((".pyc", ".pyo")):
-            yield prefix + entry.name, entry.read_bytes()
+def _read_tree(root: Path) -> Iterator[tuple[str, bytes]]:
+    for path in root.rglob("*"):
+        if path.is_file() and path.suffix not in (".pyc", ".pyo"):
+            yield path.relative_to(root).as_posix(), path.read_bytes()
 
 
 FEATURE_ID = "devkit"

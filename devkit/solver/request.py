@@ -101,8 +101,7 @@ def build_machine_from_flags(
 ) -> Machine:
     """Build the machine that flags describe. Without `machine` it is the GPU's, where that is sold with one alone.
 
-    Raises:
-        DevkitError: for an unknown GPU or text that is not a version.
+    Raises: DevkitError for an unknown GPU or text that is not a version.
     """
     named = []
     for text in gpus:

@@ -227,9 +227,7 @@ def _describe_end(done: CompletedCommand) -> str:
 def explain_failure(failure: Mapping[str, str], folder: Path, known: set[str]) -> str:
     """Return the first cause of an import that failed in the project in `folder`, and what helps where devkit knows it.
 
-    Args:
-        failure: what import_child.py prints.
-        known: the modules that the project has or requires.
+    `failure` is what import_child.py prints, `known` are the modules that the project has or requires.
     """
     text = f"{failure['error']}: {failure['message']}"
     library = _LIBRARY.search(text)

@@ -7,8 +7,8 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.memory import Fit, GpuSpec, find_gpu_spec, find_smallest_gpu, group_gpus
-from devkit.estimate.recommend import recommend_gpu_count, recommend_settings
-from devkit.estimate.settings import Method, TrainingSettings
+from devkit.estimate.recommend import find_slowdowns, recommend_gpu_count, recommend_settings
+from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import find_model
 from devkit.estimate.training import estimate_training
 from devkit.facts.gpu import Gpu
@@ -113,3 +113,20 @@ def test_full_fine_tuning_is_sharded_among_as_few_gpus_as_needed():
     assert found is not None and found.settings.world == 2
     fewer = replace(found.settings, world=1, sharding=TrainingSettings().sharding)
     assert card.verdict(estimate_training(big, fewer)) is not Fit.FITS
+
+
+@pytest.mark.parametrize(
+    ("changed", "factors"),
+    [
+        ({}, []),
+        ({"method": Method.QLORA, "checkpointing": True}, [1.28, 1.3]),
+        ({"method": Method.INT8_LORA, "adapter_precision": Precision.FP32}, [1.6, 1.1]),
+        ({"optimizer": Optimizer.ADAMW_8BIT}, [1.02]),
+        ({"optimizer": Optimizer.PAGED_ADAMW, "sharding": Sharding.ZERO2}, [1.05, 1.05]),
+        ({"optimizer": Optimizer.PAGED_ADAMW_8BIT, "loss": Loss.STANDARD}, [1.02, 1.05, 1.02]),
+        ({"method": Method.FULL, "adapter_precision": Precision.FP32, "sharding": Sharding.ZERO3}, [1.2]),
+    ],
+)
+def test_settings_cost_what_they_slow_down(changed, factors):
+    settings = replace(TrainingSettings(checkpointing=False), **changed)
+    assert [each.factor for each in find_slowdowns(settings)] == factors
