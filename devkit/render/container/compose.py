@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from devkit.errors import DevkitError
 from devkit.release import __version__
-from devkit.render.container.packages import has_project_files
 from devkit.render.container.settings import ContainerSettings, FromWheel, may_need_login
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
@@ -84,7 +83,7 @@ def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iter
         "devcontainer/docker-compose.yml.j2",
         slug=settings.slug,
         uses_wheelhouse=settings.uses_wheelhouse,
-        uses_project=has_project_files(settings),
+        uses_project=bool(settings.dependencies.lists or settings.dependencies.is_locked),
         may_need_login=may_need_login(settings),
         sudo=settings.sudo,
         **_build_context(plan, settings.engine),

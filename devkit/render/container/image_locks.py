@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import RequirementRole
 from devkit.release import __version__
 from devkit.render.container.devcontainer import find_linter
 from devkit.render.container.packages import (
@@ -22,7 +23,6 @@ from devkit.render.container.packages import (
     INSTALLER,
     find_installer_version,
     list_added_packages,
-    select_constraints,
     select_requirements_to_lock,
 )
 from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex
@@ -144,10 +144,10 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
                 "Use an index or an https archive, or lock only the image: devkit init --lock-only image",
             )
         lines.add(overrides.get(need.name, need.text))
-    constraints = {
-        f"{need.name}{need.specifier}" for need in select_constraints(settings.dependencies) if not need.marker
-    }
-    constraints.update(plan.limits)
+    constraints = {*plan.limits}
+    if not settings.dependencies.is_locked:
+        limits = (need for need in settings.dependencies.needs if need.role is RequirementRole.CONSTRAINT)
+        constraints |= {f"{need.name}{need.specifier}" for need in limits if need.specifier and not need.marker}
     return LockRequirements(
         plan.python, plan.architectures, plan.variant, tuple(sorted(lines)), tuple(sorted(constraints))
     )

@@ -468,11 +468,6 @@ def find_export_tools(settings: ContainerSettings) -> tuple[str, ...]:
     )
 
 
-def has_project_files(settings: ContainerSettings) -> bool:
-    """Return True when the build reads files of the project's own folder."""
-    return bool(settings.dependencies.lists or settings.dependencies.is_locked)
-
-
 def _list_written_requirements(found: Dependencies) -> dict[str, str]:
     """Return the requirements that no installer could read for itself, limited to the versions of a lock: line -> origin.
 
@@ -507,10 +502,3 @@ def select_requirements_to_lock(plan: Plan, settings: ContainerSettings) -> tupl
     return tuple(
         need for need in found.needs if need.role is not RequirementRole.CONSTRAINT and need.name not in compiled
     )
-
-
-def select_constraints(found: Dependencies) -> tuple[PackageRequirement, ...]:
-    """Select the constraints for the image's lock."""
-    if found.is_locked:
-        return ()
-    return tuple(need for need in found.needs if need.role is RequirementRole.CONSTRAINT and need.specifier)
