@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from tests.workload.finetune.command_line import finetune_words, losses, norms
+from tests.workload.finetune.command_line import finetune_words, losses, norms, unless_given
 
 STEPS = 4
 EQUAL = 2e-5
@@ -20,8 +20,8 @@ EQUAL = 2e-5
 
 
 def argv(run_factory, output, *more):
-    fixed = {"model": run_factory.base, "data": run_factory.texts, "output": output, "precision": "fp32"}
-    return finetune_words(*more, **fixed, steps=STEPS, learning_rate=0.005)
+    fixed = {"model": run_factory.base, "data": run_factory.texts, "output": output, "steps": STEPS}
+    return finetune_words(*more, **fixed, **unless_given(more, precision="fp32", learning_rate=0.005))
 
 
 def ran(run_factory, zygote, name, *more, world=1):

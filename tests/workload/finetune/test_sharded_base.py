@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc"),
 ]
 
-from tests.workload.finetune.command_line import finetune_words, losses
+from tests.workload.finetune.command_line import finetune_words, losses, unless_given
 from tests.workload.finetune.run_factory import TEXTS, write_base, write_texts
 from tests.workload.small_models import save_model
 
@@ -24,7 +24,8 @@ LARGE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8}
 
 def argv(base, texts, output, *more):
     places = {"model": base, "data": texts, "output": output}
-    return finetune_words(*more, **places, precision="fp32", steps=3, batch=4, learning_rate=0.005)
+    usual = unless_given(more, precision="fp32", batch=4, learning_rate=0.005)
+    return finetune_words(*more, **places, **usual, steps=3)
 
 
 @pytest.fixture(scope="module")
