@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,8 +23,6 @@ GPU_MEGABYTES, CPU_MEGABYTES = 256, 8
 MIN_BUS_GB_PER_S = 1.0
 """Within one machine even host memory carries more; below it NCCL went through a network interface."""
 
-_ERROR = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
-
 
 def prove_nccl(device: Device) -> Iterator[StageReading]:
     """Prove that the GPUs of this machine all-reduce over NCCL, faster than over a network.
@@ -38,7 +35,7 @@ def prove_nccl(device: Device) -> Iterator[StageReading]:
     if device.count < 2:
         raise StageSkipped("this machine has only one GPU, so there is nothing to reduce")
     ranks = _run("nccl", device.count, GPU_MEGABYTES)
-    yield from _sums(ranks)
+    yield from _sums(ranks, device.count)
     slowest = max(rank["seconds"] for rank in ranks)
     bus = 2 * (device.count - 1) / device.count * ranks[0]["bytes"] / slowest / 1e9
     yield expect_above("bus_gb_per_s", round(bus, 3), MIN_BUS_GB_PER_S)
@@ -48,27 +45,20 @@ def prove_gloo(device: Device) -> Iterator[StageReading]:
     """Prove that two processes on the CPU all-reduce over Gloo."""
     del device
     ranks = _run("gloo", 2, CPU_MEGABYTES)
-    yield from _sums(ranks)
+    yield from _sums(ranks, 2)
     yield StageReading("gb_per_s", round(ranks[0]["bytes"] / max(rank["seconds"] for rank in ranks) / 1e9, 3))
 
 
-def _sums(ranks: list[dict[str, float]]) -> Iterator[StageReading]:
-    yield expect_equal("processes", len(ranks), len(ranks))
+def _sums(ranks: list[dict[str, float]], world_size: int) -> Iterator[StageReading]:
+    yield expect_equal("processes", len(ranks), world_size)
     yield expect_at_most("wrong_sums", sum(rank["wrong"] for rank in ranks), 0)
 
 
 def _run(backend: str, world_size: int, megabytes: int) -> list[dict[str, float]]:
     """Run all processes by torchrun and return their results. Raises RuntimeError with the error of the first that failed."""
     with tempfile.TemporaryDirectory(prefix="devkit-ranks-") as folder:
-        program = [
-            sys.executable,
-            "-P",
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={world_size}",
-        ]
-        program += [str(Path(all_reduce.__file__)), backend, str(megabytes), folder]
+        program = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--log-dir", folder]
+        program += [f"--nproc-per-node={world_size}", all_reduce.__file__, backend, str(megabytes), folder]
         safe_path = {**os.environ, "PYTHONSAFEPATH": "1"}
         with Path(folder, "log").open("wb") as log:
             process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=safe_path)
@@ -81,20 +71,15 @@ def _run(backend: str, world_size: int, megabytes: int) -> list[dict[str, float]
             process.terminate()
             process.wait()
         if code:
-            raise RuntimeError(find_error(Path(folder, "log").read_text(encoding="utf-8", errors="replace")))
+            raise RuntimeError(_find_error(Path(folder)))
         return [json.loads(each.read_text(encoding="utf-8")) for each in sorted(Path(folder).glob("*.json"))]
 
 
-def find_error(log: str) -> str:
-    """Return the error that torchrun calls the root cause, joined to one line; else the last line of its log."""
-    lines = [line.strip() for line in log.splitlines() if line.strip(" =-")]
-    start = max((index for index, line in enumerate(lines) if line.startswith("Root Cause")), default=-1)
-    if start < 0:
-        return lines[-1] if lines else "it printed nothing"
-    fields = [line.partition(":") for line in lines[start:]]
-    rank = next(value.split()[0] for name, _, value in fields if name.strip() == "rank")
-    first = next(index for index, (name, _, _) in enumerate(fields) if name.strip() == "traceback")
-    said = [fields[first][2].strip(), *lines[start + first + 1 :]]
-    # The error follows the frames, whose lines it does not look like.
-    error = next((index for index, line in enumerate(said) if index and _ERROR.match(line)), 0)
-    return f"process {rank}: {' '.join(said[error:])}"
+def _find_error(folder: Path) -> str:
+    """Return the first error, which `record` writes into the folder of its rank; without one the last line of the log."""
+    failures = [(each.parent.name, json.loads(each.read_text())["message"]) for each in folder.glob("**/error.json")]
+    if failures:
+        rank, error = min(failures, key=lambda failure: int(failure[1]["extraInfo"]["timestamp"]))
+        return f"process {rank}: {error['message']}"
+    log = Path(folder, "log").read_text(encoding="utf-8", errors="replace")
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip(" =-")), "it printed nothing")

@@ -122,7 +122,6 @@ class ProofModels(standalone.Models):
 
     @cached_property
     def base_folder(self) -> Path:
-        """The base model on disk, to be loaded as users do."""
         folder = self.folder / "base"
         self.build_base().save_pretrained(str(folder))
         return folder

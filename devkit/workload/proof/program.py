@@ -59,13 +59,9 @@ class Proof:
         # The folder's name without its path: reports are shown to others.
         shown = replace(self._settings, model=Path(arguments.model).name)
         self.inputs = {"depth": depth, **standalone.INPUTS, **asdict(shown)}
-
-    def describe_environment(self) -> dict[str, str]:
-        """Return the versions that the report names."""
-        return environment.describe_environment()
+        self.environment = environment.describe_environment()
 
     def prove(self, name: str) -> Iterable[StageReading]:
-        """Return the readings of a stage."""
         if name in IMPORTS:
             return IMPORTS[name]()
         module = next((module for module, names in MODULES.items() if name in names), "models")

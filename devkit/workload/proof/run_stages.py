@@ -3,7 +3,7 @@
 import gc
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from devkit.estimate.settings import Objective
 from devkit.workload.environment import find_installed_version
-from devkit.workload.finetune.events import ADAPTER_FOLDER
+from devkit.workload.finetune.events import ADAPTER_FOLDER, METRICS_FILE, Event, read_events
 from devkit.workload.finetune.program import run_finetuning
 from devkit.workload.finetune.run_folder import RECORD_FILE
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -45,11 +45,16 @@ ESTIMATE_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: its losses, its record, its folder."""
+    """A finished run: its events, its record, its folder."""
 
-    losses: list[float]
+    events: list[Event]
     record: dict[str, Any]
     output: Path
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [float(each["loss"]) for each in self.events if each["event"] == "step"]
 
 
 def prove_own_model(proof: ProofModels) -> Iterator[StageReading]:
@@ -114,12 +119,11 @@ def prove_preferences(proof: ProofModels) -> Iterator[StageReading]:
     settings = FinetuneSettings(
         objective=Objective.DPO, batch=9, eval_share=0.25, steps=20, learning_rate=PREFERENCE_LEARNING_RATE, **given
     )
-    events: list[dict[str, Any]] = []
-    ran = _run(proof, settings, events.append)
+    ran = _run(proof, settings)
     yield StageReading("losses", tuple(ran.losses))
     # Before the first step, the policy is its reference.
     yield StageReading("first_loss", ran.losses[0], "ln 2 +- 0.01", abs(ran.losses[0] - math.log(2)) < 0.01)
-    (held_out,) = [event for event in events if event["event"] == "eval"]
+    (held_out,) = [event for event in ran.events if event["event"] == "eval"]
     yield expect_above("margin", held_out["margin"], 0.0)
     yield expect_equal("accuracy", held_out["accuracy"], 1.0)
 
@@ -134,26 +138,18 @@ def _finetune(proof: ProofModels, settings: FinetuneSettings, output: Path) -> F
     return _run(proof, replace(settings, data=(str(text),), output=output))
 
 
-def _run(
-    proof: ProofModels, settings: FinetuneSettings, listen: Callable[[dict[str, Any]], None] | None = None
-) -> FinishedRun:
-    """Train, and hand every event to `listen`. Raises RuntimeError if the run fails."""
-    losses: list[float] = []
-
-    def note_loss(event: dict[str, Any]) -> None:
-        if event["event"] == "step":
-            losses.append(float(event["loss"]))
-
+def _run(proof: ProofModels, settings: FinetuneSettings) -> FinishedRun:
+    """Train. Raises RuntimeError if the run fails."""
     if proof.device.kind == "cuda":
         # Memory that earlier stages left in torch's cache would count as reserved, gigabytes of it.
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    code = run_finetuning(settings, listeners=(note_loss, *((listen,) if listen else ())))
+    code = run_finetuning(settings)
     record = json.loads((settings.output / RECORD_FILE).read_text(encoding="utf-8"))
     if code:
         raise RuntimeError(f"devkit finetune ended with {code}: {record.get('status')}")
-    return FinishedRun(losses, record, settings.output)
+    return FinishedRun(read_events(settings.output / METRICS_FILE), record, settings.output)
 
 
 def _compare_memory(ran: FinishedRun) -> Iterator[StageReading]:

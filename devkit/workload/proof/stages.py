@@ -23,11 +23,6 @@ class Depth(StrEnum):
     STANDARD = "standard"
     FULL = "full"
 
-    @property
-    def level(self) -> int:
-        """The place in the order quick < standard < full."""
-        return tuple(Depth).index(self)
-
 
 @dataclass(frozen=True)
 class ProofSettings:
@@ -182,7 +177,8 @@ PROJECT_STAGES = (
 
 def select_stages(depth: Depth) -> tuple[StageSpec, ...]:
     """Return the stages that a proof of this depth runs."""
-    return tuple(stage for stage in STAGES if stage.depth.level <= depth.level)
+    depths = tuple(Depth)
+    return tuple(stage for stage in STAGES if depths.index(stage.depth) <= depths.index(depth))
 
 
 def skip_for_failed_need(stage: StageSpec, results: Mapping[str, StageResult]) -> StageResult | None:

@@ -103,13 +103,9 @@ class Proof:
         self.inputs = {"depth": arguments.depth, **INPUTS, "steps": STEPS}
         chosen = arguments.stages or [name for name, _, _ in STAGES]
         self.stages = [(name, needs, 0.0) for name, _, needs in STAGES if name in chosen]
-
-    def describe_environment(self) -> dict[str, str]:
-        """Return the versions that the report names."""
-        return describe_environment(("torch", *REQUIRED_LIBRARIES))
+        self.environment = describe_environment(("torch", *REQUIRED_LIBRARIES))
 
     def prove(self, name: str) -> Iterator[Reading]:
-        """Return the readings of a stage."""
         # After a crash the stages that are left run in a fresh process, without the first one.
         globals()["torch"] = importlib.import_module("torch")
         # The model is too small to share, and other work here may need the processors.
@@ -135,21 +131,17 @@ class Proof:
 
     @property
     def device(self) -> str:
-        """The device, as torch names it."""
         return self.placement[0]
 
     @property
     def dtype(self) -> Any:  # noqa: ANN401 - of torch
-        """The data type of the base model."""
         return self.placement[1]
 
     @cached_property
     def models(self) -> Models:
-        """The models that stages share."""
         return Models(self.folder, *self.placement)
 
     def prove_torch(self) -> Iterator[Reading]:
-        """Import torch."""
         return import_torch()
 
     def prove_torch_build(self) -> Iterator[Reading]:
@@ -249,7 +241,6 @@ class Models:
 
     @cached_property
     def peft(self) -> Any:  # noqa: ANN401 - a module
-        """The package."""
         return importlib.import_module("peft")
 
     def build_base(self) -> Any:  # noqa: ANN401 - of transformers
@@ -266,7 +257,6 @@ class Models:
         return self.peft.get_peft_model(base, config)
 
     def build_optimizer(self, model: Any) -> Any:  # noqa: ANN401 - of torch
-        """Build AdamW over the trainable parameters."""
         return build_optimizer(model)
 
     def train(self, model: Any, optimizer: Any, steps: int) -> list[float]:  # noqa: ANN401 - of torch
@@ -294,13 +284,11 @@ class Models:
 
     @cached_property
     def adapter_folder(self) -> Path:
-        """The trained adapter on disk."""
         folder = self.folder / "adapter"
         self.tuned.model.save_pretrained(str(folder), save_embedding_layers=False)
         return folder
 
     def reload_adapter(self) -> Any:  # noqa: ANN401 - of peft
-        """Load the saved adapter onto a fresh base."""
         return self.peft.PeftModel.from_pretrained(self.build_base(), str(self.adapter_folder))
 
 
@@ -617,7 +605,7 @@ def main(make_proof: Callable[..., Any] = Proof, words: Sequence[str] | None = N
     emit = reserve_stdout()
     with tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch or None) as folder:
         proof = make_proof(arguments, Path(folder), emit)
-        emit(event="environment", environment=proof.describe_environment())
+        emit(event="environment", environment=proof.environment)
         emit(event="inputs", inputs=proof.inputs)
         return run(proof, dict.fromkeys(arguments.failed, ("failed", "")), emit)
 
