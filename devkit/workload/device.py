@@ -48,7 +48,6 @@ class Device:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The base model's data type."""
         return TORCH_DTYPES[self.precision]
 
 
@@ -98,11 +97,6 @@ def describe_device(device: Device, cuda: object) -> dict[str, str | int]:
 
 _OUT_OF_MEMORY_TEXTS = ("MPS backend out of memory", "DefaultCPUAllocator: can't allocate memory")
 """torch's messages where running out of memory has no exception class: on Apple's GPUs and on the CPU."""
-
-
-def read_gpu_name(device: torch.device) -> str | None:
-    """Return the GPU's name, as torch and NVML have it; None for any other device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 def read_free_ram_bytes(host: Host | None = None) -> int:

@@ -83,11 +83,8 @@ def hide_bitsandbytes() -> None:
 
 
 @contextmanager
-def hide_module(name: str, *, unless: bool = False) -> Iterator[None]:
+def hide_module(name: str) -> Iterator[None]:
     """Make a package look absent within the block, by None in sys.modules."""
-    if unless:
-        yield
-        return
     modules = cast(dict[str, object], sys.modules)
     previous = {name: modules[name]} if name in modules else {}
     modules[name] = None

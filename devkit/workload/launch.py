@@ -30,7 +30,9 @@ _NOT_EXECUTABLE = 126
 _NOT_FOUND = 127
 _SIGNALED = 128
 _LAUNCHER = "torchrun"
-_TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
+TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
+"""A variable that torchrun sets. It ends the other processes of a node when one of them has failed.
+Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables"""
 
 
 class _Child:
@@ -86,7 +88,7 @@ def launch(command: Sequence[str]) -> int:
     it. Nothing was lost by either. Below torchrun, the code is written down for the launcher above it.
     """
     child = _Child()
-    if _TORCHRUN_VARIABLE in os.environ:
+    if TORCHRUN_VARIABLE in os.environ:
         code = _run(child, command)
         write_exit_code(code)
         return code

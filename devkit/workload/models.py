@@ -6,7 +6,7 @@ finds no native library that fits, peft could not be imported either.
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -97,7 +97,7 @@ def adapter_injection(base: Model) -> Iterator[None]:
     A deprecation warning about peft's own use of transformers is hidden: a user can do nothing about it.
     """
     is_packed = any(type(each).__module__.startswith("bitsandbytes") for each in base.modules())
-    with warnings.catch_warnings(), hide_module("bitsandbytes", unless=is_packed):
+    with warnings.catch_warnings(), nullcontext() if is_packed else hide_module("bitsandbytes"):
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
         _forget_bitsandbytes()
         try:

@@ -1,5 +1,6 @@
 """peft without bitsandbytes: a library that is broken, as so often, costs what needs it and nothing else."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -66,11 +67,7 @@ def test_what_needs_bitsandbytes_says_why_it_does_not_import(ran):
 def test_a_package_is_hidden_within_the_block(monkeypatch, there):
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     if there:
-        import colorsys
+        importlib.import_module("colorsys")
     with hide_module("colorsys"), pytest.raises(ImportError):
-        import colorsys
+        importlib.import_module("colorsys")
     assert ("colorsys" in sys.modules) is there
-    with hide_module("colorsys", unless=True):
-        import colorsys
-
-        assert colorsys.rgb_to_hls(0, 0, 0) == (0, 0, 0)

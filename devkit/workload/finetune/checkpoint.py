@@ -169,6 +169,7 @@ def save_checkpoint(
     size = sum(tensor.numel() * tensor.element_size() for tensors in parts.values() for tensor in tensors.values())
     staged = output / f"step-{progress.step}.tmp"
 
+    @_explain_save_errors(output, progress.step, staged)
     def write() -> Path:
         remove_leftovers(output)
         free = shutil.disk_usage(output).free
@@ -198,11 +199,7 @@ def save_checkpoint(
         prune_checkpoints(output, step=progress.step, keep=max(keep, MIN_KEPT))
         return path
 
-    def write_or_explain() -> Path:
-        with _explain_save_errors(output, progress.step, staged):
-            return write()
-
-    return ranks.on_rank0_broadcast(write_or_explain), size
+    return ranks.on_rank0_broadcast(write), size
 
 
 def _gather_on_rank0(tensors: Mapping[str, Any], ranks: Ranks) -> dict[str, torch.Tensor]:

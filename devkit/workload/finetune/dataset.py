@@ -84,8 +84,8 @@ class BatchRow:
     examples: tuple[Example, ...]
 
     @cached_property
-    def token_count(self) -> int:
-        """Number of token ids in the row, without padding."""
+    def length(self) -> int:
+        """Tokens of the row, without padding."""
         return sum(len(each.ids) for each in self.examples)
 
     @property
@@ -132,7 +132,7 @@ def collate(rows: Sequence[BatchRow], *, flat: bool) -> MicroBatch:
         flat: concatenate all texts to one row of any length, for attention that gets their borders. Otherwise there is
             one text a row, padded to equal length.
     """
-    token_count = sum(row.token_count for row in rows)
+    token_count = sum(row.length for row in rows)
     rows = rows or (BatchRow((Example((PAD_ID,), (0,)),)),)
     target_count = sum(row.target_count for row in rows)
     examples = [each for row in rows for each in row.examples]
@@ -268,7 +268,6 @@ class BatchLoader:
             self.rows = [BatchRow(tuple(examples[index] for index in row)) for row in packed]
         else:
             self.rows = [BatchRow((each,)) for each in examples]
-        self.token_count = sum(row.token_count for row in self.rows)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -280,7 +279,7 @@ class BatchLoader:
         """Notes for people before the run: packing efficiency, and a smaller last step."""
         notes = []
         if self.pack:
-            efficiency = self.token_count / (len(self.rows) * self.sequence)
+            efficiency = sum(row.length for row in self.rows) / (len(self.rows) * self.sequence)
             notes.append(
                 f"packed {format_count(self.text_count, 'text')} into {format_count(len(self.rows), 'row')} of at most "
                 f"{self.sequence} tokens, {efficiency:.1%} full"
@@ -300,7 +299,7 @@ class BatchLoader:
         All ranks get equally many of at most `micro_batch` rows; one without rows holds a padding token.
         """
         rows = self._rows_of(step)
-        lengths = [row.token_count for row in rows]
+        lengths = [row.length for row in rows]
         own = micro_batches_of_rank(lengths, rank=rank, world_size=world_size, micro_batch=micro_batch)
         return [collate([rows[index] for index in indices], flat=self.flat) for indices in own]
 
@@ -485,7 +484,6 @@ class TrainingText:
 
     @property
     def is_fully_trained(self) -> bool:
-        """True if all of the text is trained on."""
         return self.trained == ((0, len(self.text)),)
 
 

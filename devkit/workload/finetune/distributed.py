@@ -51,9 +51,6 @@ _RENDEZVOUS_HINT = (
     "If a machine has several network interfaces, set the right one in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME."
 )
 
-_RESHARDS = {Sharding.ZERO2: False, Sharding.ZERO3: True}
-"""Sharding -> FSDP2's `reshard_after_forward`: free a layer's weights after its forward pass, and gather them again."""
-
 
 @dataclass(frozen=True)
 class Ranks:
@@ -285,7 +282,8 @@ def wrap_parallel(module: nn.Module, *, sharding: Sharding, ranks: Ranks) -> Par
     # Layers first, so that no more than one of them is whole on a device at a time; then what is outside them.
     for part in (*list_decoder_layers(module), module):
         disable_cpu_avx512_kernel(part.to(ranks.device))
-        reshard = _RESHARDS[sharding] and part is not module
+        # Frees a layer's weights after its forward pass, and gathers them again.
+        reshard = sharding is Sharding.ZERO3 and part is not module
         fully_shard(part, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     return ParallelModel(module, ranks.world_size)
 

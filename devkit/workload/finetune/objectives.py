@@ -36,6 +36,7 @@ from devkit.workload.finetune.trainer import (
     RunContext,
     RunTrainer,
     StepNumbers,
+    count_steps,
     list_arguments,
     prepare_model,
     seed_generators,
@@ -174,7 +175,7 @@ class ObjectiveTrainer(RunTrainer):
         self.rows = train
         # Records of the data in a step: a group of completions answers one of them.
         self._per_step = decisions.micro_batch * decisions.accumulation // self._copies
-        steps = run.settings.steps or max(1, round(run.settings.epochs * len(self.rows) / self._per_step))
+        steps = count_steps(run.settings, len(self.rows) / self._per_step)
         # Renamed in transformers 5; the old name warns there.
         is_renamed = "activation_checkpointing" in self.config.__dataclass_fields__
         checkpointing = "activation_checkpointing" if is_renamed else "gradient_checkpointing"
@@ -247,7 +248,6 @@ class ObjectiveTrainer(RunTrainer):
         return loss
 
     def judge_gradients(self) -> None:
-        """Judge them, and report what TRL measured."""
         super().judge_gradients()
         means = {key: sum(values) / len(values) for key, values in self._metrics["train"].items() if key in METRICS}
         self._step_metrics["reported"] |= {METRICS[key]: value for key, value in means.items()}

@@ -98,11 +98,9 @@ class MasterWeightAdamW(torch.optim.Optimizer):
                     master = weight.detach().to(torch.float32, copy=True)
                     self.state[weight] = {
                         "step": torch.zeros((), dtype=torch.float32, device=weight.device),
-                        **{
-                            "master": master,
-                            "exp_avg": torch.zeros_like(master),
-                            "exp_avg_sq": torch.zeros_like(master),
-                        },
+                        "master": master,
+                        "exp_avg": torch.zeros_like(master),
+                        "exp_avg_sq": torch.zeros_like(master),
                     }
             states = [self.state[each] for each in weights]
             masters, means, squares = ([_to_local(state[name]) for state in states] for name in _MASTER_STATES)

@@ -14,15 +14,8 @@ from enum import StrEnum
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from devkit.errors import DevkitError
-from devkit.workload.launch import LOST_EXIT_CODE, PREEMPTED_EXIT_CODE
-
-TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
-"""A variable that torchrun sets. It ends the other processes of a node when one of them has failed.
-Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables"""
-
-INTERRUPTED_EXIT_CODE = 130
-"""Exit code after Ctrl-C, as everywhere in devkit."""
+from devkit.errors import DevkitError, ExitCode
+from devkit.workload.launch import LOST_EXIT_CODE, PREEMPTED_EXIT_CODE, TORCHRUN_VARIABLE
 
 STOP_SIGNALS = tuple(
     signal.Signals[name] for name in ("SIGHUP", "SIGUSR1", "SIGTERM", "SIGINT") if hasattr(signal, name)
@@ -182,4 +175,4 @@ class DeferredSignals:
 
 def exit_code_for_signal(number: signal.Signals) -> int:
     """Return the exit code of a run that saved its state and ends because of the signal `number`."""
-    return INTERRUPTED_EXIT_CODE if number is signal.SIGINT else PREEMPTED_EXIT_CODE
+    return ExitCode.INTERRUPTED if number is signal.SIGINT else PREEMPTED_EXIT_CODE

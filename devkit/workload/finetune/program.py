@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from devkit.errors import ExitCode
 from devkit.estimate.settings import Method, Objective
 from devkit.workload.device import (
     choose_device,
@@ -16,7 +17,6 @@ from devkit.workload.device import (
     is_out_of_memory,
     probe_hardware,
     read_device_memory,
-    read_gpu_name,
 )
 from devkit.workload.finetune.dataset import (
     Dataset,
@@ -48,11 +48,9 @@ from devkit.workload.finetune.model import (
     resolve_targets,
 )
 from devkit.workload.finetune.process import (
-    INTERRUPTED_EXIT_CODE,
     DeferredSignals,
     RunOutcome,
     StoppedBySignal,
-    exit_code_for_signal,
     raise_on_signal,
 )
 from devkit.workload.finetune.run_folder import RunRecord, lock_run_folder, prepare_run_folder
@@ -65,7 +63,7 @@ EXIT_CODES = {
     RunOutcome.DONE: 0,
     RunOutcome.NOT_FINITE: 1,
     RunOutcome.OUT_OF_MEMORY: 1,
-    RunOutcome.INTERRUPTED: INTERRUPTED_EXIT_CODE,
+    RunOutcome.INTERRUPTED: ExitCode.INTERRUPTED,
     RunOutcome.PREEMPTED: PREEMPTED_EXIT_CODE,
 }
 
@@ -114,7 +112,8 @@ class _RecordedRun:
         self._ranks = ranks
         self._listeners: tuple[Listener, ...] = (*listeners, LivePage(settings.output))
         self._trackers = trackers
-        self._record = RunRecord(settings, gpu=read_gpu_name(ranks.device), world_size=ranks.world_size)
+        gpu = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else None
+        self._record = RunRecord(settings, gpu=gpu, world_size=ranks.world_size)
 
     def execute(self) -> int:
         """Run from the files to the adapter, and return the exit code."""
@@ -170,7 +169,7 @@ class _RecordedRun:
         outcome = trainer.run()
         result = ranks.on_rank0_broadcast(trainer.publish) if outcome is RunOutcome.DONE else None
         if ranks.is_rank0:
-            self._record.finish(outcome, trainer.progress, trainer.peak_memory)
+            self._record.finish(outcome, trainer.progress, read_device_memory(ranks.device))
         objective = inputs.settings.objective
         named = {} if objective is Objective.SFT else {"objective": objective}
         events("end", how=outcome, result=str(result) if result else None, **named, **self._record.summary)
@@ -193,8 +192,7 @@ class _RecordedRun:
 
 
 def _outcome_of(number: signal.Signals) -> RunOutcome:
-    is_interrupt = exit_code_for_signal(number) == INTERRUPTED_EXIT_CODE
-    return RunOutcome.INTERRUPTED if is_interrupt else RunOutcome.PREEMPTED
+    return RunOutcome.INTERRUPTED if number is signal.SIGINT else RunOutcome.PREEMPTED
 
 
 @dataclass(frozen=True)
@@ -206,12 +204,6 @@ class RunInputs:
     config: Any
     data: Dataset
     experts: FusedExperts | None = None
-
-    def notes(self, decisions: Decisions) -> tuple[str, ...]:
-        """Return the notes for people before training."""
-        if self.experts is None or self.settings.method is Method.FULL:
-            return self.data.notes
-        return (*self.data.notes, self.experts.describe(decisions.precision))
 
 
 def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> RunInputs:
@@ -268,8 +260,10 @@ def _emit_decisions(events: Events, inputs: RunInputs, decisions: Decisions) -> 
             device_peak_bytes=vars(estimate.device_peak_bytes),
             terms=[{"name": term.name, "bytes": term.bytes} for term in estimate.terms],
         )
-    for text in (*decisions.warnings, *inputs.notes(decisions)):
+    for text in (*decisions.warnings, *inputs.data.notes):
         events("note", text=text)
+    if inputs.experts is not None and inputs.settings.method is not Method.FULL:
+        events("note", text=inputs.experts.describe(decisions.precision))
 
 
 def load_base_model(inputs: RunInputs, decisions: Decisions, ranks: Ranks) -> LoadedBase:

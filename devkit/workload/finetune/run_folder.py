@@ -170,7 +170,6 @@ class RunRecord:
         self._is_first = False
 
     def begin(self) -> None:
-        """Write what is known before anything is read."""
         self._is_first = not (self._output / RECORD_FILE).exists()
         write_run_record(self._output, self._fields)
 
@@ -292,7 +291,7 @@ READING_S = 1.0
 """How long records are read ahead. What is wrong further on is reported when all of them are read."""
 
 
-def check_inputs(settings: FinetuneSettings, *, reading_s: float = READING_S) -> None:
+def check_inputs(settings: FinetuneSettings) -> None:
     """Check output folder, model and data as far as this machine holds them. Raises DevkitError as the run would.
 
     Several processes agree on who reports an error once they have met: here nothing is checked for them.
@@ -309,7 +308,7 @@ def check_inputs(settings: FinetuneSettings, *, reading_s: float = READING_S) ->
         sources = RecordReader(names, settings.objective).sources if names else ()
         # Others are read by libraries whose import takes as long as torch's.
         texts = tuple(each for each in sources if Path(each).is_file() and not each.lower().endswith(".parquet"))
-        deadline_s = time.monotonic() + reading_s
+        deadline_s = time.monotonic() + READING_S
         if texts == sources and texts:
             for _ in RecordReader(texts, settings.objective):
                 if time.monotonic() > deadline_s:

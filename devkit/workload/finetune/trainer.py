@@ -19,7 +19,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from devkit.estimate.settings import Attention, Method, Precision
 from devkit.text import to_one_line
-from devkit.workload.device import DeviceMemory, free_after_oom, is_out_of_memory, read_device_memory, read_peak_fields
+from devkit.workload.device import free_after_oom, is_out_of_memory, read_device_memory, read_peak_fields
 from devkit.workload.environment import hide_module
 from devkit.workload.finetune.checkpoint import (
     MANIFEST_FILE,
@@ -202,11 +202,6 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         model.config.use_cache = use_cache
         self.remove_callback(transformers.PrinterCallback)
 
-    @property
-    def peak_memory(self) -> DeviceMemory:
-        """The peaks on this rank's device."""
-        return read_device_memory(self._ranks.device)
-
     def start(self) -> None:
         """Find the state to start from: the newest checkpoint, if any."""
         settings, progress = self._settings, self.progress
@@ -234,23 +229,18 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             step=progress.step,
             steps=self._steps,
             rows=len(self.rows),
-            tokens_per_epoch=self._count_tokens(),
+            tokens_per_epoch=sum(row.length for row in self.rows),
             world=self._ranks.world_size,
             micro_batch=progress.micro_batch,
             trainable_parameters=sum(each.numel() for each in self._parameters),
             page=str(settings.output / PAGE_FILE),
         )
 
-    def _count_tokens(self) -> int:
-        """Return the tokens of an epoch."""
-        return sum(row.length for row in self.rows)
-
     def _compute_last_loss(self) -> float:
         """Return the loss of the last step's data, computed again; NaN if it cannot be."""
         return math.nan
 
     def log_numbers(self, numbers: Mapping[str, float]) -> None:
-        """Log the numbers of a step or of an evaluation to the trackers."""
         self.callback_handler.on_log(self.args, self.state, self.control, dict(numbers))
 
     def run(self) -> RunOutcome:
@@ -378,10 +368,9 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         seconds = round(perf_counter() - started_s, 3)
         self._events("checkpoint", step=progress.step, path=path.name, bytes=size, seconds=seconds)
 
-    def publish(self) -> Path | None:
-        """Publish the result of the newest checkpoint and return its folder; None if there is no checkpoint."""
-        if self._checkpoint is None:
-            return None
+    def publish(self) -> Path:
+        """Publish the result of the newest checkpoint and return its folder."""
+        assert self._checkpoint is not None  # noqa: S101 - a run that is done has saved its last step
         is_adapter = self._trained.weights_file == ADAPTER_WEIGHTS_FILE
         return publish_result(
             self._settings.output,
@@ -426,13 +415,12 @@ class FinetuneTrainer(RunTrainer):
 
     def __init__(self, run: RunContext) -> None:
         settings, decisions, data, ranks = run.settings, run.decisions, run.data, run.ranks
-        self._settings, self._decisions, self._ranks, self._events = settings, decisions, ranks, run.events
         model = prepare_model(run.base.model, settings, decisions)
         self._loader = build_loader(data.train, settings, decisions)
         self.rows = self._loader.rows
         self._eval_loader = build_loader(data.held_out, settings, decisions) if data.held_out else None
         # FSDP2 replaces the parameters, which the optimizer gets.
-        self._parallel = self._wrap_parallel(model)
+        self._parallel = self._wrap_parallel(run, model)
         steps = count_steps(settings, self._loader.steps_per_epoch)
         super().__init__(
             run,
@@ -443,8 +431,8 @@ class FinetuneTrainer(RunTrainer):
             eval_dataset=self._eval_loader.rows if self._eval_loader else None,
         )
 
-    def _wrap_parallel(self, model: Model) -> ParallelModel:
-        decisions, ranks = self._decisions, self._ranks
+    def _wrap_parallel(self, run: RunContext, model: Model) -> ParallelModel:
+        decisions, ranks = run.decisions, run.ranks
         module = ModelWithLoss(model, attention=decisions.attention, device=ranks.device)
         layers = list_decoder_layers(module)
         parallel = wrap_parallel(module, sharding=decisions.sharding, ranks=ranks)
@@ -456,10 +444,9 @@ class FinetuneTrainer(RunTrainer):
             for layer in layers:
                 layer.compile()
         for text in self._loader.notes:
-            self._events("note", text=text)
+            run.events("note", text=text)
         if not module.is_split:
-            text = "this model's output head is unknown, so full logits are materialized"
-            self._events("note", text=text)
+            run.events("note", text="this model's output head is unknown, so full logits are materialized")
         return parallel
 
     def get_train_dataloader(self) -> "StepNumbers":
@@ -488,7 +475,7 @@ class FinetuneTrainer(RunTrainer):
         while True:
             self._raise_on_stop()
             seed_generators(seed=self._settings.seed, step=inputs, rank=ranks.rank)
-            batches = self._load_step(inputs)
+            batches = self._load_step(loader, inputs)
             waited_s = perf_counter() - started_s
             model.zero_grad(set_to_none=True)
             try:
@@ -557,9 +544,7 @@ class FinetuneTrainer(RunTrainer):
             for step in range(loader.steps_per_epoch):
                 if is_aborted := bool(self._stop_requested()):
                     break
-                batches = loader.load_step(
-                    step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=self.progress.micro_batch
-                )
+                batches = self._load_step(loader, step)
                 total += ranks.sum(sum(float(module(batch)) for batch in batches))
                 targets += loader.count_targets(step)
         module.train()
@@ -571,10 +556,9 @@ class FinetuneTrainer(RunTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _load_step(self, step: int) -> list[MicroBatch]:
-        """Return this rank's micro-batches of a step."""
+    def _load_step(self, loader: BatchLoader, step: int) -> list[MicroBatch]:
         ranks = self._ranks
-        return self._loader.load_step(
+        return loader.load_step(
             step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=self.progress.micro_batch
         )
 
@@ -585,7 +569,7 @@ class FinetuneTrainer(RunTrainer):
             return math.nan
         try:
             with torch.no_grad():
-                return float(self._on_all_ranks(lambda: self._parallel.module(self._load_step(step)[0])))
+                return float(self._on_all_ranks(lambda: self._parallel.module(self._load_step(self._loader, step)[0])))
         except StepOutOfMemory:
             return math.nan
 
@@ -598,14 +582,11 @@ class FinetuneTrainer(RunTrainer):
             step=progress.step + 1,
             micro_batch=progress.micro_batch,
             next_micro_batch=progress.micro_batch // 2 if can_halve else None,
-            **self.peak_memory.to_event_fields(),
+            **read_device_memory(self._ranks.device).to_event_fields(),
         )
         if can_halve:
             progress.micro_batch //= 2
         return can_halve
-
-    def _count_tokens(self) -> int:
-        return self._loader.token_count
 
 
 class StepNumbers:
@@ -626,7 +607,6 @@ class StepSchedule(torch.optim.lr_scheduler.LambdaLR):
     """A schedule that depends only on the step number: skipped steps count, and resuming needs no state."""
 
     def go_to(self, step: int) -> None:
-        """Set the learning rate of step `step`, counted from 0."""
         self.last_epoch = step
         for group, peak, factor in zip(self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=True):
             group["lr"] = peak * factor(step)
@@ -639,15 +619,12 @@ class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._trainer = trainer
 
     def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:  # noqa: ANN401 - of transformers
-        """Start the clock."""
         self._trainer.start_clock()
 
     def on_step_begin(self, _: Any, state: Any, *__: Any, lr_scheduler: Any, **___: Any) -> None:  # noqa: ANN401
-        """Set the learning rate of the step."""
         lr_scheduler.go_to(state.global_step)
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        """Judge and clip the gradients."""
         self._trainer.judge_gradients()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401

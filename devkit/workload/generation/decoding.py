@@ -19,7 +19,7 @@ from transformers import (
 from devkit.errors import DevkitError
 from devkit.text import format_count
 from devkit.workload.device import is_out_of_memory
-from devkit.workload.finetune.dataset import render_chat_template
+from devkit.workload.finetune.dataset import find_context_length, render_chat_template
 from devkit.workload.finetune.files import Tokenizer
 from devkit.workload.finetune.model import silence_loading
 from devkit.workload.finetune.records import require_utf8
@@ -118,15 +118,8 @@ class TextGenerator:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
         device: torch.device = next(self.model.parameters()).device
         return device
-
-    @property
-    def context_length(self) -> int | None:
-        """The most tokens of prompt and answer together; None where the model sets no limit."""
-        limit = getattr(self.base_model.config.get_text_config(), "max_position_embeddings", None)
-        return limit if isinstance(limit, int) else None
 
     @property
     def eos_token_ids(self) -> list[int]:
@@ -144,7 +137,7 @@ class TextGenerator:
 
 def remaining_tokens(generator: TextGenerator, prompt_length: int, tokens: int) -> int:
     """Return how many of `tokens` the answer to a prompt of that length may have. Raises DevkitError for none."""
-    limit = generator.context_length
+    limit = find_context_length(generator.base_model.config)
     if limit is None:
         return tokens
     if prompt_length >= limit:
@@ -242,7 +235,11 @@ def generate_batch(
     pads = [longest - len(prompt) for prompt in prompts]
     rows = [[*[int(padding)] * pad, *prompt] for pad, prompt in zip(pads, prompts, strict=True)]
     mask = [[0] * pad + [1] * len(prompt) for pad, prompt in zip(pads, prompts, strict=True)]
-    stopping = StoppingCriteriaList([StopOnRequest(should_stop)])
+
+    def stop_on_request(input_ids: torch.Tensor, _: torch.Tensor, **__: object) -> torch.Tensor:
+        return torch.full((len(input_ids),), should_stop(), device=input_ids.device)
+
+    stopping = StoppingCriteriaList([stop_on_request])
     stops = generator.find_stop_texts(decoding)
     if stops:
         stopping.append(StopOnText(generator.tokenizer, stops, prompt_length=longest))
@@ -306,14 +303,3 @@ class StopOnText(StoppingCriteria):  # type: ignore[misc] # untyped library
         tails = self._tokenizer.batch_decode(input_ids[:, first:])
         ended = [any(stop in tail for stop in self._stops) for tail in tails]
         return torch.tensor(ended, device=input_ids.device)
-
-
-class StopOnRequest(StoppingCriteria):  # type: ignore[misc] # untyped library
-    """Ends every row once `should_stop`."""
-
-    def __init__(self, should_stop: Callable[[], bool]) -> None:
-        self._should_stop = should_stop
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-        """Return the same truth value for all rows. Shape: [rows]."""
-        return torch.full((input_ids.shape[0],), self._should_stop(), device=input_ids.device)

@@ -11,8 +11,8 @@ import pytest
 pytestmark = [pytest.mark.workload, pytest.mark.skipif(os.name != "posix", reason="Windows has other signals")]
 
 
+from devkit.errors import ExitCode
 from devkit.workload.finetune.process import (
-    INTERRUPTED_EXIT_CODE,
     STOP_SIGNALS,
     DeferredSignals,
     StoppedBySignal,
@@ -133,8 +133,8 @@ def test_a_process_whose_launcher_was_killed_ends_as_after_sigterm():
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_only_ctrl_c_leaves_as_interrupted(number):
-    assert exit_code_for_signal(number) == (INTERRUPTED_EXIT_CODE if number is signal.SIGINT else PREEMPTED_EXIT_CODE)
-    assert (INTERRUPTED_EXIT_CODE, PREEMPTED_EXIT_CODE) == (130, os.EX_TEMPFAIL)
+    assert exit_code_for_signal(number) == (ExitCode.INTERRUPTED if number is signal.SIGINT else PREEMPTED_EXIT_CODE)
+    assert (ExitCode.INTERRUPTED, PREEMPTED_EXIT_CODE) == (130, os.EX_TEMPFAIL)
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
