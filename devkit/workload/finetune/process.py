@@ -11,8 +11,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
+from typing import Self
 
 from devkit.errors import DevkitError, ExitCode
 from devkit.workload.launch import LOST_EXIT_CODE, PREEMPTED_EXIT_CODE, TORCHRUN_VARIABLE
@@ -112,6 +112,18 @@ class StoppedBySignal(BaseException):
 
 
 @contextlib.contextmanager
+def _handle_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    # A signal that was ignored from the start stays so, as under nohup and in a shell's background job.
+    handled = [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, handler) for each in handled}
+    try:
+        yield
+    finally:
+        for each, previous in before.items():
+            signal.signal(each, previous)
+
+
+@contextlib.contextmanager
 def raise_on_signal() -> Iterator[None]:
     """Raise StoppedBySignal as soon as a signal arrives, wherever the program is.
 
@@ -121,20 +133,11 @@ def raise_on_signal() -> Iterator[None]:
     def stop(number: int, _frame: FrameType | None) -> None:
         raise StoppedBySignal(number)
 
-    before = {each: signal.signal(each, stop) for each in _handled_signals()}
-    try:
+    with _handle_stop_signals(stop):
         yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
-def _handled_signals() -> tuple[signal.Signals, ...]:
-    """The stop signals that were not ignored from the start, as nohup and a shell's background job ignore them."""
-    return tuple(each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
-
-
-class DeferredSignals:
+class DeferredSignals(contextlib.ExitStack):
     """A context in which signals are only recorded. A second Ctrl-C ends the process without a checkpoint.
 
     Processes that are forked meanwhile (data workers) inherit handlers that record and do nothing, so that a signal to
@@ -142,18 +145,13 @@ class DeferredSignals:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._strongest = 0
-        self._before: dict[signal.Signals, Any] = {}
         self._launcher = os.getppid() if TORCHRUN_VARIABLE in os.environ else None
 
     def __enter__(self) -> Self:
-        self._before = {each: signal.signal(each, self._record) for each in _handled_signals()}
+        self.enter_context(_handle_stop_signals(self._record))
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
-        self._before.clear()
 
     def agree_on_signal(self, maximum: Callable[[float], float]) -> signal.Signals | None:
         """Return the strongest signal that any rank got, the same on every rank; all ranks must call.
