@@ -86,11 +86,12 @@ class FileRecord:
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TrainProgress:
-    """The progress of a run: optimizer steps, tokens, steps skipped as non-finite, seconds over all its parts.
+    """The progress of a run: steps done, tokens of all ranks without padding, seconds over all its parts.
 
-    `scaler` is the state of a GradScaler, empty without one.
+    `skipped` counts the steps with gradients that were not finite, which are among those done. `scaler` is the state of
+    a GradScaler, empty without one.
     """
 
     step: int

@@ -169,7 +169,8 @@ class _RecordedRun:
         outcome = trainer.run()
         result = ranks.on_rank0_broadcast(trainer.publish) if outcome is RunOutcome.DONE else None
         if ranks.is_rank0:
-            self._record.finish(outcome, trainer.progress, read_device_memory(ranks.device))
+            memory = read_device_memory(ranks.device)
+            self._record.finish(outcome, trainer.progress, memory, micro_batch=trainer.micro_batch)
         objective = inputs.settings.objective
         named = {} if objective is Objective.SFT else {"objective": objective}
         events("end", how=outcome, result=str(result) if result else None, **named, **self._record.summary)

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from devkit.workload.finetune.settings import FinetuneSettings
 
 if TYPE_CHECKING:
     from devkit.workload.device import DeviceMemory
+    from devkit.workload.finetune.checkpoint import TrainProgress
     from devkit.workload.finetune.decisions import Decisions
     from devkit.workload.finetune.distributed import Ranks
 
@@ -44,20 +45,6 @@ LEFTOVER = re.compile(
     r"|\.(?:run\.json|metrics\.jsonl)\.\d{1,18}-\d{1,18}"
 )
 """Names of what a run was writing when it was killed; earlier releases added their process number."""
-
-
-@dataclass
-class TrainState:
-    """The state of a run. `step` counts steps done, skipped ones too, `tokens` those of all ranks, without padding.
-
-    `seconds` is over all parts of an interrupted run. `saved` is the step of the newest checkpoint, -1 for none.
-    """
-
-    micro_batch: int
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    saved: int = -1
 
 
 def to_setting_value(value: object) -> SettingValue:
@@ -221,16 +208,18 @@ class RunRecord:
                 lost = f"rank 0 was lost: {to_one_line(str(error))}"
                 write_run_record(self._output, {**record, "status": "failed", "error": lost})
 
-    def finish(self, outcome: RunOutcome, state: TrainState, memory: "DeviceMemory") -> None:
+    def finish(
+        self, outcome: RunOutcome, progress: "TrainProgress", memory: "DeviceMemory", *, micro_batch: int
+    ) -> None:
         """Write the results; `summary` then holds the numbers of the event "end"."""
         steps = [each for each in read_events(self._output / METRICS_FILE) if each["event"] == "step"]
         self.summary = {
-            "step": state.step,
+            "step": progress.step,
             "first_loss": steps[0]["loss"] if steps else None,
             "last_loss": steps[-1]["loss"] if steps else None,
-            "tokens": state.tokens,
-            "seconds": round(state.seconds, 3),
-            "tokens_per_s": round(state.tokens / state.seconds, 1) if state.seconds else None,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 3),
+            "tokens_per_s": round(progress.tokens / progress.seconds, 1) if progress.seconds else None,
         }
         measured = {"allocated_peak_bytes": memory.allocated, "reserved_peak_bytes": memory.reserved}
         folders = [self._output / name for name in (ADAPTER_FOLDER, MODEL_FOLDER)]
@@ -238,7 +227,7 @@ class RunRecord:
         self._fields |= {
             "status": str(outcome),
             **self.summary,
-            "micro_batch": state.micro_batch,
+            "micro_batch": micro_batch,
             # CPUs count no peaks.
             "measured": measured if memory.reserved else None,
             "files": {folder.name: hash_files(folder) for folder in published},

@@ -5,7 +5,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partialmethod
 from itertools import islice
@@ -57,7 +57,7 @@ from devkit.workload.finetune.model import (
 )
 from devkit.workload.finetune.optimizers import build_optimizer, compute_learning_rate
 from devkit.workload.finetune.process import RunOutcome
-from devkit.workload.finetune.run_folder import TrainState, publish_result
+from devkit.workload.finetune.run_folder import publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import Model
 from devkit.workload.patches import patch
@@ -189,7 +189,9 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         self._checkpoint: Path | None = None
         self._found: FoundCheckpoint | None = None
         self._step_metrics: dict[str, Any] = {}
-        self.progress = TrainState(micro_batch=decisions.micro_batch)
+        self.micro_batch = decisions.micro_batch
+        self.progress = TrainProgress(step=0)
+        self._saved_step = -1
         reset_accelerate(run.ranks)
         use_cache = model.config.use_cache
         super().__init__(
@@ -204,7 +206,7 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
 
     def start(self) -> None:
         """Find the state to start from: the newest checkpoint, if any."""
-        settings, progress = self._settings, self.progress
+        settings = self._settings
         if self._ranks.device.type == "cuda":
             # The peaks are those of the steps, and not of loading.
             torch.cuda.reset_peak_memory_stats(self._ranks.device)
@@ -214,24 +216,22 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
                 settings.output, settings=self._resume_settings, ranks=self._ranks
             )
             if found is not None:
-                saved = found.manifest.progress
-                progress.step = progress.saved = saved.step
-                progress.tokens, progress.seconds = saved.tokens, saved.seconds
-                self._guard.skipped = saved.skipped
-                self._checkpoint = found.path
-                self._events("resumed", step=saved.step, path=found.path.name)
+                self.progress = replace(found.manifest.progress)
+                self._guard.skipped = self.progress.skipped
+                self._checkpoint, self._saved_step = found.path, self.progress.step
+                self._events("resumed", step=self._saved_step, path=found.path.name)
                 for text in (*found.broken, *found.notes):
                     self._events("note", text=text)
             if self._ranks.is_rank0:
-                drop_events_after(settings.output / METRICS_FILE, progress.step)
+                drop_events_after(settings.output / METRICS_FILE, self.progress.step)
         self._events(
             "start",
-            step=progress.step,
+            step=self.progress.step,
             steps=self._steps,
             rows=len(self.rows),
             tokens_per_epoch=sum(row.length for row in self.rows),
             world=self._ranks.world_size,
-            micro_batch=progress.micro_batch,
+            micro_batch=self.micro_batch,
             trainable_parameters=sum(each.numel() for each in self._parameters),
             page=str(settings.output / PAGE_FILE),
         )
@@ -255,14 +255,14 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
             self.callback_handler.on_train_end(self.args, self.state, self.control)
             return self._stop(stop.outcome)
         # If the last weights are not finite, they are not to be resumed from, nor used.
-        is_saved = self.progress.saved == self.progress.step
+        is_saved = self._saved_step == self.progress.step
         return RunOutcome.DONE if is_saved else self._stop(RunOutcome.NOT_FINITE)
 
     def _stop(self, outcome: RunOutcome) -> RunOutcome:
-        progress = self.progress
-        if progress.saved != progress.step and outcome is not RunOutcome.NOT_FINITE:
+        step = self.progress.step
+        if self._saved_step != step and outcome is not RunOutcome.NOT_FINITE:
             self._save_checkpoint(self.model)
-        self._events("stopped", step=progress.step, how=outcome, saved=progress.saved)
+        self._events("stopped", step=step, how=outcome, saved=self._saved_step)
         return outcome
 
     # Trainer's hooks, in the order in which a run reaches them.
@@ -356,15 +356,13 @@ class RunTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has
         path, size = save_checkpoint(
             self._settings.output,
             self._trained,
-            TrainProgress(
-                step=progress.step, tokens=progress.tokens, skipped=self._guard.skipped, seconds=progress.seconds
-            ),
+            replace(progress, skipped=self._guard.skipped),
             settings=self._resume_settings,
             ranks=self._ranks,
             keep=self._settings.keep,
             write_state=lambda path: self.state.save_to_json(str(path)),
         )
-        self._checkpoint, progress.saved = path, progress.step
+        self._checkpoint, self._saved_step = path, progress.step
         seconds = round(perf_counter() - started_s, 3)
         self._events("checkpoint", step=progress.step, path=path.name, bytes=size, seconds=seconds)
 
@@ -558,9 +556,7 @@ class FinetuneTrainer(RunTrainer):
 
     def _load_step(self, loader: BatchLoader, step: int) -> list[MicroBatch]:
         ranks = self._ranks
-        return loader.load_step(
-            step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=self.progress.micro_batch
-        )
+        return loader.load_step(step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=self.micro_batch)
 
     def _compute_last_loss(self) -> float:
         """Return this rank's loss on the first pass of the last step that was taken; NaN if it cannot be computed."""
@@ -575,17 +571,16 @@ class FinetuneTrainer(RunTrainer):
 
     def _halve_micro_batch(self) -> bool:
         """Halve the micro-batch to retry the step; False for a single row. The effective batch stays: there are more passes."""
-        progress = self.progress
-        can_halve = progress.micro_batch > 1
+        can_halve = self.micro_batch > 1
         self._events(
             "out-of-memory",
-            step=progress.step + 1,
-            micro_batch=progress.micro_batch,
-            next_micro_batch=progress.micro_batch // 2 if can_halve else None,
+            step=self.progress.step + 1,
+            micro_batch=self.micro_batch,
+            next_micro_batch=self.micro_batch // 2 if can_halve else None,
             **read_device_memory(self._ranks.device).to_event_fields(),
         )
         if can_halve:
-            progress.micro_batch //= 2
+            self.micro_batch //= 2
         return can_halve
 
 

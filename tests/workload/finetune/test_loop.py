@@ -14,8 +14,8 @@ pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune import trainer
+from devkit.workload.finetune.checkpoint import TrainProgress
 from devkit.workload.finetune.forward import ModelWithLoss
-from devkit.workload.finetune.run_folder import TrainState
 
 
 def before_pass(monkeypatch, number, action):
@@ -83,6 +83,7 @@ def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identica
     again = run_factory.run(steps=4, micro_batch=2, output=stopped.output)
     assert again.code == 0
     assert stopped.losses + again.losses == straight.losses
+    assert again.named("end")[0]["tokens"] == straight.named("end")[0]["tokens"]
     told = [json.loads(line) for line in (stopped.output / "metrics.jsonl").read_text().splitlines()]
     assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
 
@@ -162,7 +163,7 @@ def test_a_run_whose_last_weights_are_nan_is_not_done(run_factory):
 def test_the_time_left_is_that_of_the_steps_of_this_process(monkeypatch):
     clock = iter([0.0, 4.0])
     monkeypatch.setattr(trainer, "perf_counter", lambda: next(clock))
-    run = SimpleNamespace(progress=TrainState(micro_batch=1, step=5), _steps=12)
+    run = SimpleNamespace(progress=TrainProgress(step=5), _steps=12)
     trainer.RunTrainer.start_clock(run)
     run.progress.step = 7
     assert trainer.RunTrainer._tick(run, 20) == {"tokens_per_s": 5.0, "seconds": 4.0, "eta_s": 10.0}

@@ -134,8 +134,8 @@ def test_the_end_of_a_run_is_recorded_with_its_numbers(tmp_path, outcome, reserv
     write(tmp_path, metrics__jsonl="".join(json.dumps(each) + "\n" for each in events))
     write(tmp_path / "adapter", weights="abc")
     run = record(tmp_path)
-    state = SimpleNamespace(step=2, tokens=100, seconds=3.00049, micro_batch=4)
-    run.finish(outcome, state, DeviceMemory(allocated=5, reserved=reserved))
+    progress = SimpleNamespace(step=2, tokens=100, seconds=3.00049)
+    run.finish(outcome, progress, DeviceMemory(allocated=5, reserved=reserved), micro_batch=4)
     numbers = {"step": 2, "first_loss": 3.0, "last_loss": 2.0, "tokens": 100, "seconds": 3.0, "tokens_per_s": 33.3}
     assert run.summary == numbers
     found = read(tmp_path)
