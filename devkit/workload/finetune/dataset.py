@@ -622,7 +622,7 @@ class TextTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         # The tokens that the tokenizer puts before a text; those after it do not matter, as we add an end.
-        with_special, bare = list(tokenizer("a")["input_ids"]), self._encode(["a"])[0]
+        with_special, bare = list(tokenizer("a")["input_ids"]), self._encode(["a"])["input_ids"][0]
         places = range(len(with_special) - len(bare) + 1)
         starts = (with_special[:place] for place in places if with_special[place : place + len(bare)] == bare)
         self.beginning: list[int] = next(starts, [])
@@ -635,7 +635,7 @@ class TextTokenizer:
         full = [text for text in texts if text.is_fully_trained]
         # Long texts are encoded in pieces.
         pieces = [_cut_into_pieces(text.text) for text in full]
-        encoded = iter(self._encode([piece for each in pieces for piece in each]))
+        encoded = iter(self._encode([piece for each in pieces for piece in each])["input_ids"])
         ids = [[token for _ in each for token in next(encoded)] for each in pieces]
         full_tokens = iter(
             [TokenizedText(each, [1] * len(each), text.kind) for text, each in zip(full, ids, strict=True)]
@@ -643,24 +643,15 @@ class TextTokenizer:
         masked_tokens = iter(self._encode_masked([text for text in texts if not text.is_fully_trained]))
         return [self._add_ends(next(full_tokens if text.is_fully_trained else masked_tokens), text) for text in texts]
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode(self, texts: Sequence[str], **more: bool) -> Any:  # noqa: ANN401 - a BatchEncoding of transformers
         if not texts:
-            return []
-        found = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
-        return [list(each) for each in found["input_ids"]]
+            return {"input_ids": [], "offset_mapping": []}
+        return self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False, **more)
 
     def _encode_masked(self, texts: Sequence[TrainingText]) -> list[TokenizedText]:
-        if not texts:
-            return []
         if not self.tokenizer.is_fast:
             return [self._encode_in_parts(text) for text in texts]
-        found = self.tokenizer(
-            [text.text for text in texts],
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
+        found = self._encode([text.text for text in texts], return_offsets_mapping=True)
         each = zip(texts, found["input_ids"], found["offset_mapping"], strict=True)
         return [self._mask_by_offsets(text, ids, offsets) for text, ids, offsets in each]
 
@@ -682,7 +673,7 @@ class TextTokenizer:
         """Cut the text at the borders of the trained spans, and tokenize each piece separately."""
         borders = sorted({0, len(text.text), *(border for span in text.trained for border in span)})
         pieces = [(start, end) for start, end in pairwise(borders) if start < end]
-        ids = self._encode([text.text[start:end] for start, end in pieces])
+        ids = self._encode([text.text[start:end] for start, end in pieces])["input_ids"]
         trained = [int(any(start <= piece[0] < end for start, end in text.trained)) for piece in pieces]
         loss_mask = [mark for mark, each in zip(trained, ids, strict=True) for _ in each]
         return TokenizedText([token for each in ids for token in each], loss_mask, text.kind, in_parts=True)
