@@ -17,6 +17,8 @@ from devkit.text import find_similar, join_words
 
 MAX_LISTED = 6
 """A hint lists the commands of a group, or the options of a command, that has at most so many."""
+MIN_STEM = 2
+"""A longer word than an option's name means it if the name has more letters: --environment means --env."""
 MAX_MEANT = 3
 """A hint proposes at most so many names."""
 OF_OTHER_TOOLS = {
@@ -275,7 +277,8 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
         name = ["output"] if is_output else max(param.opts, key=len).strip("-").split("-")
         known |= {"-".join(name): flag} | {each.strip("-"): each for each in param.secondary_opts}
         is_initials = len(words) == 1 and "".join(word[0] for word in name).startswith(words[0])
-        if (is_option or is_output) and (is_initials or name == words[: len(name)]):
+        is_longer = len(words) == 1 and len(name[0]) > MIN_STEM and words[0].startswith("".join(name))
+        if (is_option or is_output) and (is_initials or is_longer or name == words[: len(name)]):
             yield flag
         if isinstance(param.type, click.Choice) and "-".join(words) in param.type.choices:
             yield f"{flag} {'-'.join(words)}"

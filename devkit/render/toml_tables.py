@@ -52,7 +52,13 @@ def parse_file(content: bytes, shown_as: str) -> tuple[str, dict[str, Any]]:
     except ValueError as error:
         problem, position = split_toml_error(str(error), text)
         place = f"{shown_as}:{position}" if position else shown_as
-        raise DevkitError(f"{place} is not TOML: {problem}", "Correct that line.") from None
+        other = re.search(r"\.(ya?ml|json)$", shown_as)
+        hint = (
+            f'By its name it is {other[1].upper()}: write TOML, as in model = "NAME".'
+            if other
+            else "Correct that line."
+        )
+        raise DevkitError(f"{place} is not TOML: {problem}", hint) from None
 
 
 def _list_keys(text: str) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -468,6 +468,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
             "Use plain quotes and plain dashes: devkit plan x --json\n",
         ),
         "an option of transformers": (["finetune", "--load_in_4bit"], "Did you mean --method qlora?"),
+        "a word longer than the option": (["run", "--enviroment", "A=1", "--", "x"], "Did you mean --env?"),
         "an option of docker run": (["run", "--shm-size=1g", "--", "x"], "The container's own settings are in its dev"),
         "a GPU without its option": (["plan", "RTX", "4090"], "Did you mean --gpu 'RTX 4090'?"),
         "a requirement for a folder": (["init", "python=3.11"], "python=3.11 is not a folder\n  Versions: --python V"),
@@ -519,6 +520,7 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
     (tmp_path / "filled/.devcontainer").write_text("x")
     (tmp_path / "filled/devcontainer.json").touch()
     (tmp_path / "a.json").touch()
+    (tmp_path / "run.yaml").write_text("model: x\n")
     (tmp_path / "model.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
     for words, says in (
         (["run", "proj", "python", "a b.py"], "devkit run --directory proj -- python 'a b.py'\n"),
@@ -549,6 +551,7 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
             "model.gguf is a pointer of Git LFS, not a model\n  git lfs pull --include model.gguf\n",
         ),
         (["run", "--config", "filled", "--", "x"], "Did you mean filled/devcontainer.json or "),
+        (["finetune", "--settings", "run.yaml"], "By its name it is YAML: write TOML"),
         (["doctor", "--output", "~/gone/x"], "the folder gone does not exist\n  mkdir -p gone\n"),
         *(
             (
