@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import select
+import shlex
 import stat
 import sys
 import time
@@ -43,12 +44,21 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def read_named_file(path: Path, max_bytes: int, hint: str) -> bytes:
-    """Read a file that the user named. Raises DevkitError for one that cannot be read."""
+    """Read a file that the user named. Raises DevkitError for one that cannot be read, or is a pointer to it."""
     try:
-        return read_bounded(path, max_bytes)
+        content = read_bounded(path, max_bytes)
     except OSError as error:
         hint = "Make it readable by this user." if isinstance(error, PermissionError) else suggest_path(path, hint)
         raise DevkitError(f"cannot read {path}: {error.strerror}", hint) from error
+    refuse_pointer(path, content)
+    return content
+
+
+def refuse_pointer(path: Path, start: bytes) -> None:
+    """Raise DevkitError for a file that Git LFS has not fetched yet. `start` is its beginning."""
+    if start.startswith(b"version https://git-lfs"):
+        fetch = shlex.join(["git", "-C", f"{path.parent}", "lfs", "pull", "--include", path.name])
+        raise DevkitError(f"{path} is a Git LFS pointer, not the file", fetch)
 
 
 def read_json_object(path: Path, max_bytes: int, hint: str) -> dict[str, Any]:

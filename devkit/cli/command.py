@@ -6,6 +6,7 @@ Groups of options arrive as one dataclass, with one flag for each setting; shell
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import StrEnum
@@ -59,7 +60,10 @@ class ProjectPath(PathType):
         path = Path(value).absolute()
         at = next((each for each in (path, *path.parents) if each.name == ".devcontainer" and each.is_dir()), None)
         if at and (path == at or path.is_file() or (path / "devcontainer.json").is_file()):
-            hint = f"The project is the folder above: {find_place(param, ctx)} {_show(at.parent)}"
+            words, shown = sys.argv[1:], _show(at.parent)
+            place = words.index(f"{value}") if f"{value}" in words else len(ctx.command_path.split()) - 1 if ctx else 0
+            typed = shlex.join(("devkit", *words[:place], shown, *words[place + (f"{value}" in words) :]))
+            hint = f"The project is the folder above: {typed}"
             raise DevkitError(f"{value} is part of a dev container, not a project", hint)
         return super().convert(value, param, ctx)
 

@@ -166,6 +166,9 @@ def _build_command(target: ExportTarget) -> click.Command:
             **collect_setting_flags(target.settings, flags),
         }
 
+        if flags["settings"] and given.get("command"):
+            raise DevkitError("--settings and the command after -- contradict each other", "Remove one of them.")
+
         def plan() -> "ExportResult":
             return plan_export(target, directory, given, output=flags["output"], force=flags["force"])
 
@@ -219,7 +222,7 @@ def _describe_fit(built: "TaskAndEstimate") -> str:
     gpus = f"{task.accelerator.count} x {task.accelerator.name or 'any GPU'}" if task.accelerator.count else "the CPU"
     where = f"{format_count(task.nodes, 'node')} with {gpus}{' each' if task.nodes > 1 else ''}"
     if needs is None or needs.gpu is None or needs.verdict is None:
-        return f"not estimated: this job's memory; {where}"
+        return f"memory not estimated; {where}"
     sizes = f"{format_bytes(needs.peak_bytes)} of {format_bytes(needs.gpu.memory_bytes)}"
     return f"{needs.verdict.value.replace('-', ' ')}: {sizes} on each GPU; {where}"
 

@@ -105,7 +105,7 @@ def fleet_doctor(
     Install devkit on each of them first. ssh must not prompt: use keys or an agent. The exit code is 1 if a machine has
     problems or does not answer.
     """
-    names = tuple(dict.fromkeys((*map(_refuse_list, hosts), *_read_hosts(hosts_file))))
+    names = tuple(dict.fromkeys((*_refuse_lists(hosts), *_read_hosts(hosts_file))))
     if bool(names) == bool(reports):
         raise DevkitError(
             "no host given" if reports is None else "--reports does not connect to hosts, but hosts were given",
@@ -157,17 +157,22 @@ def _read_hosts(file: Path | None) -> Iterator[str]:
         )
     for number, line in enumerate(text.splitlines(), 1):
         for host in line.partition("#")[0].split()[:1]:
-            if not re.fullmatch(r"(ssh://)?[\w.@:%\[\]-]*\w", _refuse_list(host)):
+            if not re.fullmatch(r"(ssh://)?[\w.@:%\[\]-]*\w", _refuse_lists([host])[0]):
                 raise DevkitError(f"{file}:{number}: {host} is not a host", "Write one host per line.")
             yield host
 
 
-def _refuse_list(host: str) -> str:
-    """Return the host. Raises DevkitError for a list of them, which Slurm writes as gpu[01-04]."""
-    if re.search(r"\w\[|,", host):
-        hint = f"scontrol show hostnames {shlex.quote(host)} | devkit fleet doctor --hosts-file -"
-        raise DevkitError(f"{host} is a list of hosts", hint)
-    return host
+def _refuse_lists(hosts: Sequence[str]) -> Sequence[str]:
+    """Return the hosts. Raises DevkitError for several in one word, which Slurm writes as gpu[01-04]."""
+    for host in hosts:
+        if re.search(r"\w\[", host):
+            hint = f"scontrol show hostnames {shlex.quote(host)} | devkit fleet doctor --hosts-file -"
+            raise DevkitError(f"{host} is a list of hosts", hint)
+        if "," in host:
+            names = filter(None, ",".join(hosts).split(","))
+            hint = shlex.join(("devkit", "fleet", "doctor", *names))
+            raise DevkitError(f"{host} has a comma, but spaces separate hosts", hint)
+    return hosts
 
 
 def _ask(host: str, words: Sequence[str], *, timeout_s: float) -> _Answer:

@@ -12,7 +12,7 @@ import click
 
 from devkit.cli.command import FOLDER, Command
 from devkit.errors import DevkitError
-from devkit.reading import find_similar_paths
+from devkit.reading import find_similar_paths, refuse_pointer
 from devkit.text import escape_text, suggest
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.inference import solve_serving
     from devkit.estimate.shape import find_model
+    from devkit.probe.package_indexes import require_addresses
     from devkit.workload.finetune.files import find_local_model, find_packaged_model, model_not_found
 
     if model.lower().endswith(".gguf"):
@@ -115,16 +116,15 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
                 start = file.read(40)
         except OSError as error:
             raise DevkitError(f"cannot read {model}: {error.strerror}", "Make it readable by this user.") from error
-        if start.startswith(b"version https://git-lfs"):
-            raise DevkitError(
-                f"{model} is a pointer of Git LFS, not a model", f"git lfs pull --include {shlex.quote(model)}"
-            )
+        refuse_pointer(Path(model), start)
         if not start.startswith(b"GGUF"):
             raise DevkitError(f"{model} is not a GGUF file", hint)
         return model, None
     local, packaged = find_local_model(model), find_packaged_model(model)
     if not (local or packaged or "/" in model or find_model(model)):
         raise model_not_found(model)
+    if not (local or packaged):
+        require_addresses(["HF_ENDPOINT"])
     name = str(packaged) if packaged else model
     config, known = find_model_config(name, None)  # first: what the server lacks matters only to a model that exists
     if "CUDA_VISIBLE_DEVICES" in os.environ or not (gpus := read_local_gpus()):

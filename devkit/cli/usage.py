@@ -141,8 +141,7 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
         option = next(each for each in command.params if error.option_name in each.opts + each.secondary_opts)
         more = f"{context.command_path} {_show_option(option, context)}"
     elif extra := _EXTRA.match(message):
-        first, last = extra[1].partition(" ")[0], extra[1].rpartition(" ")[2]
-        meant = *_quote_words(last, context), *_find_flags(first, context), *_find_options_for(extra[1], context)
+        meant = _find_meant_words(extra[1], context, root)
         taken = [piece for piece in command.collect_usage_pieces(context) if piece != command.options_metavar]
         more = f"{context.command_path} takes {' '.join(('only', *taken)) if taken else 'no arguments'}."
     elif isinstance(command, click.Group):
@@ -164,6 +163,16 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
     return message, "\n".join(filter(None, (*lines, f"{context.command_path} --help")))
 
 
+def _find_meant_words(extra: str, context: click.Context, root: click.Group) -> Iterator[str]:
+    """Yield what was probably meant by words that a command does not take."""
+    first, last = extra.partition(" ")[0], extra.rpartition(" ")[2]
+    group = root.get_command(context, first)
+    if isinstance(group, click.Group) and context.info_name in group.list_commands(context):  # the words are swapped
+        yield shlex.join(("devkit", first, context.info_name, *_list_words_from(first)[1:]))
+        return
+    yield from (*_quote_words(last, context), *_find_flags(first, context), *_find_options_for(extra, context))
+
+
 def _find_meant_values(error: click.BadParameter, context: click.Context) -> tuple[Iterable[str], str]:
     """Return what was probably meant by a wrong value, and a further line of the hint."""
     typed = error.message.split("'")[1].replace("\\\\", "\\") if "'" in error.message else ""
@@ -171,7 +180,8 @@ def _find_meant_values(error: click.BadParameter, context: click.Context) -> tup
     is_written = error.param is not None and isinstance(error.param.type, OutputPath)
     meant: list[str] = []
     if error.message.endswith("does not exist."):
-        meant = [*_quote_words(typed, context), *_find_flags(typed, context)] or _find_gpu_words(typed, context)
+        meant = [*_quote_words(typed, context), *(() if option else _find_flags(typed, context))]
+        meant = meant or _find_gpu_words(typed, context)
         is_command = shutil.which(typed) or "--" in takewhile(typed.__ne__, sys.argv)
         if not meant and isinstance(error.param, click.Argument) and is_command:
             meant = [f"devkit run -- {shlex.join(_list_words_from(typed))}"]
@@ -336,12 +346,22 @@ def _list_words_from(typed: str) -> list[str]:
     return [each for each in sys.argv[sys.argv.index(typed) :] if each != "--"] if typed in sys.argv else []
 
 
+def _split_words(unknown: str, context: click.Context) -> tuple[list[str], list[str]]:
+    """Split the command line into devkit's own words and an unknown option with its value."""
+    words = [each for each in sys.argv[1:] if each != "--"]
+    at = next(place for place, each in enumerate(words) if each.partition("=")[0] == unknown)
+    known = {flag for each in context.command.get_params(context) for flag in (*each.opts, *each.secondary_opts)}
+    end = next((place for place in range(at + 1, len(words)) if words[place].partition("=")[0] in known), len(words))
+    return [*words[:at], *words[end:]], words[at:end]
+
+
 def _pass_through(typed: str, context: click.Context) -> str:
     """Return how to give another program's option, as in --sbatch=--qos=high; "" for a command that passes it to none."""
     if context.ignore_unknown_options:
         return "If it belongs to an error text, put the text in quotes."
     if any(f"{each.metavar}".startswith("[-- ") for each in context.command.params):
-        return f"Options of the program that it starts come after two dashes: -- {shlex.join(_list_words_from(typed))}"
+        own, passed = _split_words(typed, context)
+        return f"Options of the program that it starts come after two dashes: {shlex.join(('devkit', *own, '--', *passed))}"
     taker = next((each.opts[0] for each in context.command.params if each.metavar == "OPTION"), "")
     if not taker or typed[:2] != "--":
         return ""

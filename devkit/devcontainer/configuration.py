@@ -119,6 +119,9 @@ def find_dev_container(
 def _locate(start: Path, config: Path | None) -> tuple[Path, Path]:
     """Return the folder and its devcontainer.json."""
     if config is not None:
+        if config.suffix in (".yml", ".yaml"):
+            hint = "Leave --config out: devkit finds the devcontainer.json, which names its Compose files."
+            raise DevkitError(f"{config} is a Compose file, not a devcontainer.json", hint)
         return start, config.resolve()
     for folder in (start, *start.parents):
         for location in LOCATIONS:

@@ -65,7 +65,7 @@ def require_engine(host: Host) -> WorkingEngine:
     error = _diagnose(host, engine)
     if detect_container(host):
         error.hint += (
-            "\nthis is a container: run it on the host, or run the proof in this container: devkit verify --here"
+            "\nThis is a container: run the command on the host. To prove fine-tuning here: devkit verify --here"
         )
     raise error
 

@@ -446,7 +446,10 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
             "to an error text, put the text in quotes.",
         ),
         "a host with a long dash": (["fleet", "doctor", "a", "\u2013json"], "devkit fleet doctor a --json\n"),
-        "an option of the server": (["serve", "x", "--max-num-seqs", "4"], "two dashes: -- --max-num-seqs 4\n"),
+        "an option of the server": (
+            ["serve", "x", "--max-num-seqs", "4", "--dry-run"],
+            "two dashes: devkit serve x --dry-run -- --max-num-seqs 4\n",
+        ),
         "one option twice": (
             ["generate", "--prompt", "a", "--prompt=b"],
             "--prompt is given twice: a and b\n  For several, use --file FILE: ",
@@ -468,6 +471,13 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
             "Use plain quotes and plain dashes: devkit plan x --json\n",
         ),
         "an option of transformers": (["finetune", "--load_in_4bit"], "Did you mean --method qlora?"),
+        "hosts with commas": (["fleet", "doctor", "a,", "b"], "separate hosts\n  devkit fleet doctor a b\n"),
+        "a command and its group": (["doctor", "fleet", "gpu01"], "Did you mean devkit fleet doctor gpu01?"),
+        "settings and a command": (
+            ["export", "slurm", "--settings", "run.toml", "--", "x"],
+            "--settings and the command after -- contradict each other\n  Remove",
+        ),
+        "an option's own name": (["doctor", "--project", "project"], "Check the path, which is relative to "),
         "a word longer than the option": (["run", "--enviroment", "A=1", "--", "x"], "Did you mean --env?"),
         "an option of docker run": (["run", "--shm-size=1g", "--", "x"], "The container's own settings are in its dev"),
         "a GPU without its option": (["plan", "RTX", "4090"], "Did you mean --gpu 'RTX 4090'?"),
@@ -545,10 +555,12 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         (["generate", "--merge", "train.jsonl/x"], "not a folder\n  Choose another place: --merge DIR\n"),
         (["verify", "--here", "--output", "gone/x.json"], "the folder gone does not exist\n  mkdir -p gone\n"),
         (["explain", "image.log"], "image.log is not text\n"),
+        (["doctor", "--facts", "model.gguf"], "model.gguf is a Git LFS pointer, not the file\n"),
+        (["run", "--config", "run.yaml", "--", "x"], "run.yaml is a Compose file, not a devcontainer.json\n  Leave"),
         (["explain", "image.log", "a.json"], "one at a time\n  devkit explain --facts a.json image.log\n"),
         (
             ["serve", "model.gguf"],
-            "model.gguf is a pointer of Git LFS, not a model\n  git lfs pull --include model.gguf\n",
+            "model.gguf is a Git LFS pointer, not the file\n  git -C . lfs pull --include model.gguf\n",
         ),
         (["run", "--config", "filled", "--", "x"], "Did you mean filled/devcontainer.json or "),
         (["finetune", "--settings", "run.yaml"], "By its name it is YAML: write TOML"),
@@ -558,7 +570,7 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
                 [*command, where],
                 f"is part of a dev container, not a project\n  The project is the folder above: {place} proj\n",
             )
-            for command, place in ((["update"], "devkit update"), (["doctor", "--project"], "--project"))
+            for command, place in ((["update"], "devkit update"), (["doctor", "--project"], "devkit doctor --project"))
             for where in ("proj/.devcontainer", "proj/.devcontainer/x")
         ),
         (["init", "filled"], "filled/.devcontainer is a file, but "),
