@@ -234,7 +234,7 @@ def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: b
     container = _find_made(directory, config)
     client = find_client(LocalHost(), container)
     state = client.find()
-    if state is None or not (state.is_running or volumes):
+    if state is None or not (state.is_running or state.is_restarting or volumes):
         click.echo(f"The dev container of {container.name} is not running.")
         return
     with closing(StepPrinter()) as printer:

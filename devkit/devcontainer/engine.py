@@ -55,6 +55,8 @@ class ContainerState:
     labels: Mapping[str, str]
     volumes: tuple[str, ...]
     exit_code: int
+    is_restarting: bool
+    """Whether it ended, and the engine waits to start it again: for Docker, such a container is running."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _parse_state(found: dict[str, Any]) -> ContainerState:
         name=str(found.get("Name", "")).lstrip("/"),
         image=str(found.get("ImageName") or settings.get("Image") or ""),
         image_id=str(found.get("Image", "")).removeprefix("sha256:"),
-        is_running=bool(state.get("Running")),
+        is_running=bool(state.get("Running")) and not state.get("Restarting"),
         created_at=str(found.get("Created", "")),
         started_at=str(state.get("StartedAt", "")),
         user=str(settings.get("User") or ""),
@@ -109,6 +111,7 @@ def _parse_state(found: dict[str, Any]) -> ContainerState:
         labels=settings.get("Labels") or {},
         volumes=tuple(filter(None, volumes)),
         exit_code=int(state.get("ExitCode") or 0),
+        is_restarting=bool(state.get("Restarting")),
     )
 
 

@@ -290,6 +290,13 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="a path that a stage does not have",
         ),
         pytest.param(
+            USED.replace("[sleep, '60']", "[cat, /gone]") % "restart: unless-stopped",
+            "",
+            "cat: /gone: No such file or directory",
+            "-a-1 exited with status 1",
+            id="a restart policy that hides the end",
+        ),
+        pytest.param(
             USED % "port: ['80:80']",
             "",
             "Compose does not know port",
