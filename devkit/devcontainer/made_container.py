@@ -48,13 +48,12 @@ _CAPABILITIES = {
     "FOWNER": re.compile(r"chmod|changing permissions|utime|setting times", re.IGNORECASE),
     "SETUID": re.compile(r"setuid|setresuid|switch(?:ing)? (?:to )?user|seteuid", re.IGNORECASE),
     "SETGID": re.compile(r"setgid|setgroups|setresgid|initgroups|group IDs?", re.IGNORECASE),
-    "NET_BIND_SERVICE": re.compile(r"\bbind|\blisten", re.IGNORECASE),
     "NET_RAW": re.compile(r"\bping\b|raw socket", re.IGNORECASE),
     "MKNOD": re.compile(r"mknod", re.IGNORECASE),
     "SYS_CHROOT": re.compile(r"chroot", re.IGNORECASE),
     "KILL": re.compile(r"\bkill\b", re.IGNORECASE),
 }
-"""Capabilities that engines give to containers, and the words of what needs them. Source: capabilities(7)."""
+"""Capabilities that root has in containers, and the words of what needs them. Source: capabilities(7)."""
 _MANY = 20
 _LISTING = '"$1" cp --follow-link "$2:$3" - | tar -tvf - | head -n 2'
 _BEGINNING = '"$1" cp --follow-link "$2:$3" - | tar -xOf - | head -c 1024'
@@ -120,7 +119,10 @@ class MadeContainer:
             {each.removeprefix("CAP_") for each in get_texts(given, key)} for key in ("CapDrop", "CapAdd")
         )
         settings = [each for each in self._list_settings() if each.name == f"services.{self._service}.cap_drop"]
-        if not (dropped and settings) or not re.search("not permitted|permission denied", words, re.IGNORECASE):
+        is_root = get_text(self._config, "User").partition(":")[0] in ("", "root", "0")
+        if not (is_root and dropped and settings) or not re.search(
+            "not permitted|permission denied", words, re.IGNORECASE
+        ):
             return None
         for capability in (name for name, needs in _CAPABILITIES.items() if needs.search(words)):
             if not dropped.isdisjoint((capability, "ALL")) and added.isdisjoint((capability, "ALL")):

@@ -88,7 +88,7 @@ _SPOKEN = re.compile(
 _HEX_KEY = re.compile(r"(?i)\b((?:(?:api[ _-]?)?key|login|wandb)[\s:='\"]+)[0-9a-f]{40}\b")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 _NOT_SECRET = re.compile(
-    r"(?i)[\d.,/]*|<.*|id=[\w.-]+(?:,(?:src|source)=[\w./-]+)?|\[.*|\$.*|%\w+%|none|null|nil|true|false|yes|no|on|off|not|is|was|unset|missing|required|invalid|expired"
+    r"(?i)[\d.,/]*|<.*|\[.*|\$.*|%\w+%|none|null|nil|true|false|yes|no|on|off|not|is|was|unset|missing|required|invalid|expired"
     r"|undefined|empty|redacted.*|x{3,}|\*+|\.{3}|…|str|string|int|bool|bytes|optional\W.*|self\W.*|os\.\w.*|args\W.*|\w+\(.*"
 )
 """Values that are a number, a placeholder, a variable, a special token of a model, or code that reads the secret."""

@@ -275,6 +275,13 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             id="a capability that is dropped",
         ),
         pytest.param(
+            USED.replace("[sleep, '60']", "[chown, root, /srv]") % "cap_drop: [ALL], user: nobody",
+            "",
+            "Error: chown: changing ownership of '/srv': Operation not permitted (",
+            "exited with status 1",
+            id="a user who has no capabilities to drop",
+        ),
+        pytest.param(
             USED.replace("[sleep, '60']", "[python3, -c, 'x = bytearray(1 << 29)']")
             % "mem_limit: 64m, memswap_limit: 64m",
             "",

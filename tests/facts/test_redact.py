@@ -46,6 +46,7 @@ def shown(text):
 @pytest.mark.parametrize(
     ("text", "left"),
     [
+        pytest.param("secret=id=Zx81kQwe77", "secret=redacted", id="a secret that begins like a build's name of one"),
         pytest.param("/home/alice/.cache/huggingface", "/home/user/.cache/huggingface", id="a Linux home"),
         pytest.param("/Users/alice/.docker", "/Users/user/.docker", id="a macOS home"),
         pytest.param("C:\\Users\\alice\\.docker", "C:\\Users\\user\\.docker", id="a Windows home"),
