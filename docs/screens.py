@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import click
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -27,6 +28,7 @@ from devkit.cli import devkit
 from devkit.cli.output import OutputOptions, format_doctor_report
 from devkit.cli.terminal import StepPrinter, draw_bar, make_console
 from devkit.cli.try_ import go_through
+from devkit.compat.version_tables import load_tables
 from devkit.devcontainer.build_log import BuildLog
 from devkit.text import format_duration, wrap_text
 from devkit.workload.finetune.events import ProgressPrinter
@@ -80,8 +82,9 @@ def show_doctor(machine: str) -> Callable[[], object]:
 
 
 def show_command(*words: str) -> Callable[[], object]:
-    """Show a command that needs neither machine nor network."""
-    devkit(words, standalone_mode=False)
+    """Show a command that needs neither machine nor network, on the day of the version tables."""
+    with patch("devkit.cli.plan.today", return_value=load_tables().as_of):
+        devkit(words, standalone_mode=False)
     return str
 
 
