@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from devkit.devcontainer.engine import EngineClient
@@ -49,6 +50,10 @@ ls -A "$(dirname "$1")" | while read -r name; do echo "devkit entry $name"; done
 _LINE = re.compile(r"^(?:#\d+ [\d.]+ )?devkit (\w+) (.*)$", re.MULTILINE)
 _FROM_STAGE = re.compile(r"^(?:COPY|ADD) .*?--from=([A-Za-z][\w.-]*)")
 _NOT_IN_STAGE = re.compile(r'"(/[^"]+)": not found')
+_FLAGS = re.compile(r"^\s*RUN\s+((?:--\S+\s+)*)", re.IGNORECASE)
+_OF_SHELL_ALONE = re.compile(r"(?:^|&&|;)\s*((?:export|cd|source|\.|alias|conda activate)\s[^;&|<]+)")
+"""What a command changes for the later ones of its shell."""
+_NEEDS_ROOT = re.compile(r"denied|not permitted|\broot\b|superuser|privilege", re.IGNORECASE)
 _MAX_ENTRIES = 8
 _MAX_REPEATS = 3
 """A busy machine loses the output of a program that ends at once more than once."""
@@ -107,12 +112,15 @@ class Step:
             return replace(place, note=note, remedy=f'write SHELL ["/bin/bash", "-c"] above line {place.line}')
         if (stage := _FROM_STAGE.search(place.text)) and (wanted := _NOT_IN_STAGE.search(words)):
             return self._explain_stage(stage[1], wanted[1])
+        if earlier := self._explain_earlier():
+            return earlier
         absent = ABSENT.search(words)
         path = next(iter(_PATH.findall(words)[::-1]), "") if _NO_FILE.search(words) else ""
         seen = self._look(path or "/")
         if absent and seen and not path:
             return self._explain_program(absent[1] or absent[2], seen)
         found = self._explain_mount(words) or (self._explain_user(words, seen) if seen else None)
+        found = found or self._explain_rights(words)
         return found or (self._explain_file(path, seen) if path in seen.get("absent", ()) else None)
 
     def repeat(self) -> str:
@@ -158,6 +166,47 @@ class Step:
                 return replace(self._place, note=note, remedy=f"add uid= and gid=, those of {user}, to that --mount")
         return None
 
+    def _list_above(self, keyword: str) -> list[Place]:
+        """List the instructions of this kind above the step in its stage, the last first."""
+        above = [each for each in self._instructions if each.line < self._place.line]
+        start = max((each.line for each in above if each.name == "FROM"), default=0)
+        return [each for each in above[::-1] if each.name == keyword and each.line > start]
+
+    def _explain_rights(self, words: str) -> Place | None:
+        """Explain a step that works as root, and not as the user who runs it."""
+        is_able = self._place.name == "RUN" and self._build and _NEEDS_ROOT.search(words)
+        done = self._make('RUN [ "$(id -u)" != 0 ]') if is_able else None
+        if done is None or done.code != 0:
+            return None
+        done, set_by = self._make("USER root", *self._list_own_lines()), next(iter(self._list_above("USER")), None)
+        if done is None or done.code != 0:
+            return None
+        user = set_by.text.split()[-1] if set_by else "the image's user"
+        note = f"this step needs root, and {f'line {set_by.line} makes {user} run it' if set_by else f'{user} runs it'}"
+        other = f"move line {self._place.line} above line {set_by.line}, or " if set_by else ""
+        remedy = (
+            f"{other}write USER root above line {self._place.line}, and {user}{'' if set_by else ' again'} below it"
+        )
+        return replace(self._place, note=note, remedy=remedy.replace(f"and {user} below", f"and USER {user} below"))
+
+    def _explain_earlier(self) -> Place | None:
+        """Explain a step that works once what an earlier one changed for its own shell alone holds for it, too."""
+        own = self._list_own_lines() if self._place.name == "RUN" and self._build else []
+        able = (
+            (each, piece.strip())
+            for each in self._list_above("RUN")
+            for piece in _OF_SHELL_ALONE.findall(_FLAGS.sub("", " ".join(self._list_own_lines(each))))[::-1]
+        )
+        for each, piece in islice(able, _MAX_REPEATS) if own and _FLAGS.match(own[0]) else ():
+            done = self._make(_FLAGS.sub(lambda found, piece=piece: f"RUN {found[1]}{piece} && ", own[0]), *own[1:])
+            if done is not None and done.code == 0:
+                return replace(
+                    each,
+                    note=f"`{piece}` holds for that step alone, and line {self._place.line} needs it",
+                    remedy=_make_lasting(piece, self._place.line),
+                )
+        return None
+
     def _explain_user(self, words: str, seen: Mapping[str, Sequence[str]]) -> Place | None:
         above = [each for each in self._instructions if each.name == "USER" and each.line < self._place.line]
         named = [(found[1], self._place) for found in _CHOWN.finditer(self._place.text)]
@@ -189,9 +238,11 @@ class Step:
         )
         return replace(place, note=note, remedy=remedy) if own else None
 
-    def _list_own_lines(self) -> list[str]:
-        ends = [each.line - 1 for each in self._instructions if each.line > self._place.line]
-        return self._lines[self._place.line - 1 : ends[0] if ends else None]
+    def _list_own_lines(self, place: Place | None = None) -> list[str]:
+        """List the lines of an instruction, by default of the one that failed."""
+        line = (place or self._place).line
+        ends = [each.line - 1 for each in self._instructions if each.line > line]
+        return self._lines[line - 1 : ends[0] if ends else None]
 
     def _works_in_bash(self) -> bool:
         done = self._make('SHELL ["/bin/bash", "-c"]', *self._list_own_lines())
@@ -224,3 +275,16 @@ class Step:
             file.flush()
             options = ("--progress=plain", "--output=type=cacheonly", f"--file={file.name}", *arguments)
             return self._host.run(("docker", "buildx", "build", *options, build["context"]), deadline_s=_BUILD_S)
+
+
+def _make_lasting(piece: str, line: int) -> str:
+    """Say what makes a change of a step's shell hold for the later instructions of a Dockerfile."""
+    word, _, rest = piece.partition(" ")
+    environment = posixpath.dirname(rest) if word in ("source", ".") and rest.endswith("/bin/activate") else ""
+    if word == "export" and "=" in rest:
+        return f"write ENV {rest} in its place"
+    if word == "cd":
+        return f"write WORKDIR {rest} above line {line}"
+    if environment.startswith("/"):
+        return f"write ENV PATH={environment}:$PATH above line {line}"
+    return f"write it at the beginning of line {line}, followed by &&"

@@ -460,7 +460,7 @@ class MadeContainer:
                 if given is not None and given != value and given == self._host.env.get(name):
                     note = f"{name} has another value in this shell, and that one counts"
                     return replace(place, note=note, remedy=f"run unset {name} first")
-            if name not in self._variables and (elsewhere := self._find_elsewhere(name)):
+            if name not in self._variables and (elsewhere := self._find_elsewhere(name) or self._find_exported(name)):
                 return elsewhere
             if name not in self._variables and (similar := self._find_similar(name)):
                 return similar
@@ -511,6 +511,15 @@ class MadeContainer:
         note = f"{name} is set for {owner} in line {other.line}, and {service} does not get it"
         note += ", because its own environment replaces that one" if own and owner.startswith("x-") else ""
         return replace((own or [other])[0], note=note, remedy=f"write {name} in the environment of {service}, too")
+
+    def _find_exported(self, name: str) -> Place | None:
+        """Find a step of the image that exports a variable, which ends with the step."""
+        exported = re.compile(rf"\bexport {name}=([^\s;&|]+)")
+        for place, text in list_instructions(self._host, self._folder):
+            if place.name == "RUN" and (found := exported.search(text)):
+                note = f"line {place.line} exports {name} for that step alone"
+                return replace(place, note=note, remedy=f"write ENV {name}={found[1]} in its place")
+        return None
 
     def _explain_absent(self, name: str, place: Place) -> Place | None:
         settings = [*self._list_settings()]

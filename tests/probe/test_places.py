@@ -10,6 +10,7 @@ from devkit.probe.project.places import (
     locate_setting,
     locate_values,
     locate_words,
+    note_list,
 )
 from devkit.probe.project.scopes import list_scoped
 from tests.cases import cases
@@ -149,6 +150,9 @@ def test_a_line_that_is_known_is_not_told_again(tmp_path):
         ("FROM x\nARG A=1\nFROM x\nRUN A=2 && echo $A ${A:-3} $PATH\n", {}),
         ("FROM x\nENV A=1:$A\nFROM x\nENV A=2:$A\n", {}),
         ('FROM x\nCMD ["run", "$A"]\nENTRYPOINT ["/bin/sh", "-c", "$A"]\n', {2: "no shell reads a list"}),
+        ('FROM x\nCMD ["python3 a.py", "--b"]\n', {2: "no shell splits the first entry of the list of CMD"}),
+        ('FROM x\nRUN ["cd", "/a", "&&", "make"]\n', {2: "no shell reads the list of RUN, so that && is an argument"}),
+        ('FROM x\nRUN ["find", "/a", "-exec", "touch", "{}", ";"]\nCMD ["sh", "-c", "a && b"]\n', {}),
         ("".join(f"ARG A{n}=$A{n - 1}$A{n - 1}xx\n" for n in range(1, 60)) + "FROM x\n", {}),
     ],
     ids=[
@@ -158,6 +162,9 @@ def test_a_line_that_is_known_is_not_told_again(tmp_path):
         "set by the command",
         "of the base image",
         "a list",
+        "several words in the first entry",
+        "an operator of a shell",
+        "an operator of the program",
         "growing without end",
     ],
 )
@@ -165,6 +172,23 @@ def test_variables_that_have_no_value_where_they_stand(text, notes):
     found = {each.instruction.line: each.note for each in list_scoped(text) if each.note}
     assert found.keys() == notes.keys()
     assert all(found[line].startswith(note) for line, note in notes.items())
+
+
+@pytest.mark.parametrize(
+    "name, text, remedy",
+    [
+        ("devcontainer.json", '{"postCreateCommand": ["python3 a.py", "-v"]}', '["python3", "a.py", "-v"]'),
+        ("devcontainer.json", '{"postCreateCommand": {"a": ["python3 a.py"]}}', '["python3", "a.py"]'),
+        ("compose.yaml", "services: {a: {healthcheck: {test: [CMD, curl -f x]}}}", '["CMD", "curl", "-f", "x"]'),
+        ("compose.yaml", "services: {a: {command: [python3 a.py]}}", '["python3", "a.py"]'),
+        ("compose.yaml", "services: {a: {healthcheck: {test: [CMD-SHELL, curl -f x || exit 1]}}}", ""),
+        ("devcontainer.json", '{"postCreateCommand": "python3 a.py", "onCreateCommand": ["sh", "-c", "a && b"]}', ""),
+    ],
+)
+def test_a_first_entry_of_several_words_is_noted_with_the_list_to_write(tmp_path, name, text, remedy):
+    (tmp_path / name).write_text(text)
+    found = note_list(LocalHost(), str(tmp_path))
+    assert (found.remedy if found else "") == (f"write {remedy}" if remedy else "")
 
 
 def test_what_cannot_work_as_it_is_written_is_noted_without_a_failure(tmp_path):

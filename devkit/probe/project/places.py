@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, parse_env, parse_jsonc_tree, parse_yaml_tree
 from devkit.probe.host import Host
-from devkit.probe.project.scopes import list_scoped
+from devkit.probe.project.scopes import judge_list, list_scoped
 from devkit.probe.project.sources import find_base, find_context, judge_sources
 
 _FOLDERS = ("", ".devcontainer")
@@ -26,7 +26,7 @@ _TELLING = re.compile(r"[/$\d_-]|\w\.\w")
 """What a word without quotes has that is a value: those of a sentence have none of it."""
 _SHORTEST_FOLDER = 4
 _MAX_PLACES = 3
-_COMMAND = re.compile(r"^\w+Command(?=\.|$)|(?<=\.)(?:command|entrypoint)$")
+_COMMAND = re.compile(r"^\w+Command(?=\.|$)|(?<=\.)(?:command|entrypoint|healthcheck\.test)$")
 _OF_EDITORS = re.compile(r"(?:\$\{(?:localEnv|env):\w+(?::[^}]*)?\})+")
 """Variables side by side are alternatives: HOME has a value on one system, USERPROFILE on the other."""
 _OF_COMPOSE = re.compile(r"(?<!\$)(?:\$\$)*\$(?:(\w+)|\{(\w+)\})")
@@ -48,6 +48,8 @@ class Place:
     text: str = ""
     note: str = ""
     remedy: str = ""
+    entries: tuple[str, ...] = ()
+    """The texts of the list that it is the first entry of."""
 
     def __str__(self) -> str:
         return f"{self.name} in {self.file}:{self.line}{f' ({self.note}: {self.remedy})' if self.note else ''}"
@@ -123,13 +125,20 @@ def note_profile(host: Host, folder: str, words: str) -> Place | None:
 
 
 def note_list(host: Host, folder: str, key: str = "") -> Place | None:
-    """Return the place of a command, of this key or of any, whose list has a word that only a shell reads."""
+    """Return the place of a command, of this key or of any, whose list has words that only a shell reads."""
     for each in list_settings(host, folder):
-        found = _COMMAND.search(each.name) if each.text in ("&&", "||", ";", "|", ">", ">>") else None
-        if found and (not key or found[0] == key):
-            note = f"no shell reads the list of {found[0]}, so that {each.text} is an argument"
-            return replace(each, note=note, remedy=f"write {found[0]} as one text, without brackets")
+        found = _COMMAND.search(each.name)
+        noted = _note_entries(each) if found and (not key or found[0] == key) else each
+        if noted.note:
+            return noted
     return None
+
+
+def _note_entries(place: Place) -> Place:
+    """Note a command whose list has words that only a shell reads."""
+    found = _COMMAND.search(place.name)
+    note, remedy = judge_list(place.entries, f"the list of {found[0]}") if found else ("", "")
+    return replace(place, note=note, remedy=remedy)
 
 
 def list_noted(host: Host, folder: str) -> Iterator[Place]:
@@ -276,20 +285,23 @@ def _search(node: DocumentNode, value: str, seen: set[int]) -> tuple[DocumentNod
 def list_settings(host: Host, folder: str) -> Iterator[Place]:
     """Yield each setting of the Compose files and of devcontainer.json by its path of keys, without a note."""
     for root in _read_documents(host, folder):
-        waiting, seen = [("", root)], set[int]()
+        waiting, seen = list[tuple[str, DocumentNode, tuple[str, ...]]]([("", root, ())]), set[int]()
         while waiting:
-            key, node = waiting.pop()
+            key, node, entries = waiting.pop()
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            waiting += [(f"{key}.{name}".lstrip("."), each) for name, each in node.fields.items()]
-            waiting += [(key, each) for each in node.items]
+            waiting += [(f"{key}.{name}".lstrip("."), each, ()) for name, each in node.fields.items()]
+            texts = tuple(each.text for each in node.items)
+            waiting += [(key, each, () if at else texts) for at, each in enumerate(node.items)]
             if key:
-                yield Place(key, node.file, node.line, node.text)
+                yield Place(key, node.file, node.line, node.text, entries=entries)
 
 
 def _note(host: Host, folder: str, place: Place) -> Place:
-    """Note the first variable of a setting that has no value here."""
+    """Note the first variable of a setting that has no value here, or a list that needs a shell."""
+    if (listed := _note_entries(place)).note:
+        return listed
     if place.file.endswith(".json"):
         for run in _OF_EDITORS.finditer(place.text):
             names = re.findall(r":(\w+)(?::([^}]*))?\}", run[0])

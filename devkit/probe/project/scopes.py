@@ -1,8 +1,9 @@
 """The instructions of a Dockerfile with the values of their variables, and those that have none where they stand."""
 
+import json
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devkit.probe.documents import parse_words
@@ -20,6 +21,9 @@ _VARIABLE = re.compile(r"(?<!\\)\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 _RUN_LATER = ("RUN", "CMD", "ENTRYPOINT", "HEALTHCHECK")
 """A shell fills in their variables, and none does if they are lists. Source: Dockerfile reference, "Shell and exec form"."""
 _SHELL = re.compile(r"(?:ba|da|a|z)?sh")
+_OPERATORS = ("&&", "||", ";", "|", ">", ">>", "<")
+_OWN_OPERATORS = ("find", "expr", "test", "[")
+"""Programs that have operators as arguments themselves."""
 
 
 @dataclass(frozen=True)
@@ -96,4 +100,18 @@ def _judge(
             f"no shell reads a list, so that ${name} stays as it is written",
             "write the command as text, without brackets",
         )
+    return judge_list(words or (), f"the list of {instruction.keyword}")
+
+
+def judge_list(words: Sequence[str], name: str) -> tuple[str, str]:
+    """Return what is wrong with a command that is a list, and what mends that; empty for nothing. `name` is the list's."""
+    at = int([*words[:1]] == ["CMD"])  # of a health check in Compose
+    first = words[at].split() if words[at:] else [""]
+    operators = () if posixpath.basename(first[0]) in _OWN_OPERATORS else _OPERATORS
+    if operator := next((each for each in words if each in operators), ""):
+        note = f"no shell reads {name}, so that {operator} is an argument"
+        return note, f"write {name.rpartition(' ')[2]} as one text, without brackets"
+    if len(first) > 1:
+        note = f"no shell splits the first entry of {name}, so that '{words[at]}' is taken for the name of a program"
+        return note, f"write {json.dumps([*words[:at], *first, *words[at + 1 :]])}"
     return "", ""
