@@ -121,7 +121,7 @@ def ran(root: Path, *words: str) -> Ran:
     """Run devkit in this process; `root` is the project."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True) for _ in range(2))
     argv, sys.argv = sys.argv, ["devkit", *words]
-    typed, sys.stdin = sys.stdin, io.StringIO()
+    typed, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO())
     try:
         with redirect_stdout(out), redirect_stderr(err), chdir(root):
             code = run_command_line()
