@@ -15,7 +15,7 @@ from devkit.cli.command import OutputPath, find_place
 from devkit.reading import suggest_path
 from devkit.text import find_similar, join_words
 
-MAX_LISTED = 6
+MAX_LISTED = 8
 """A hint lists the commands of a group, or the options of a command, that has at most so many."""
 MIN_STEM = 2
 """A longer word than an option's name means it if the name has more letters: --environment means --env."""
@@ -45,7 +45,7 @@ OF_OTHER_TOOLS = {
     "{} --help": "help man",
 }
 """devkit's words -> those by which other tools have a user's hands; the words after them take the place of {}."""
-_OPTIONS_OF_TRANSFORMERS = {
+_OPTIONS_OF_OTHER_TOOLS = {
     "per-device-train-batch-size": "--micro-batch N",
     "gradient-accumulation-steps": "--batch N",
     "num-train-epochs": "--epochs X",
@@ -54,8 +54,9 @@ _OPTIONS_OF_TRANSFORMERS = {
     "load-in-8bit": "--method int8-lora",
     "train-file": "--data FILE",
     "dataset-name": "--data NAME",
+    "n": "--dry-run",
 }
-"""Those of transformers' and TRL's scripts that share no word with devkit's."""
+"""Those of transformers' and TRL's scripts that share no word with devkit's, and that of make and rsync."""
 _VALUES_OF_OTHER_TOOLS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _EXAMPLES = {
     **{"-- COMMAND": "-- python main.py", "NAME": "smollm2-135m", "MODEL": "smollm2-135m"},
@@ -135,8 +136,9 @@ def explain_usage_error(error: click.ClickException, root: click.Group) -> tuple
         name = error.option_name
         if len(name) == 2:  # of -help, click names -e
             name = next((word for word in sys.argv if word[:1] == "-" != word[1:2] and name[1] in word[1:]), name)
-        message, meant = f"No such option '{name}'.", _find_meant_options(name, context, root)
-        more = _pass_through(name, context)
+        message, more = f"No such option '{name}'.", _say_without(name, context)
+        meant = () if more else _find_meant_options(name, context, root)
+        more = more or _pass_through(name, context)
     elif isinstance(error, click.BadOptionUsage):
         option = next(each for each in command.params if error.option_name in each.opts + each.secondary_opts)
         more = f"{context.command_path} {_show_option(option, context)}"
@@ -274,7 +276,7 @@ def _find_meant_options(typed: str, context: click.Context, root: click.Group) -
     settings = {each.strip("-"): f"{new}VALUE" for each, new in renamed.items() if new.endswith("=")}
     by_help: list[str] = []
     known: dict[str, str] = {}
-    told = _OPTIONS_OF_TRANSFORMERS.get("-".join(words), "")
+    told = _OPTIONS_OF_OTHER_TOOLS.get("-".join(words), "")
     if told and any(told.split()[0] in param.opts for param in context.command.params):
         yield told
         return
@@ -353,6 +355,19 @@ def _split_words(unknown: str, context: click.Context) -> tuple[list[str], list[
     known = {flag for each in context.command.get_params(context) for flag in (*each.opts, *each.secondary_opts)}
     end = next((place for place in range(at + 1, len(words)) if words[place].partition("=")[0] in known), len(words))
     return [*words[:at], *words[end:]], words[at:end]
+
+
+def _say_without(unknown: str, context: click.Context) -> str:
+    """Return the command without an option for what it does in any case, as update --upgrade, or for a file's part."""
+    does = OF_OTHER_TOOLS.get(context.command.name or "", "").split()
+    name = unknown.strip("-")
+    if any(name in flag for each in context.command.params for flag in each.opts):
+        return ""  # as up --build, which is --rebuild
+    own, given = _split_words(unknown, context) if name in does or context.ignore_unknown_options else ([], [])
+    if name in does and len(given) == 1:
+        return f"That is what the command does without an option: {shlex.join(('devkit', *own))}"
+    file = next((each for each in given[1:] if Path(each).is_file()), "")
+    return f"Leave it out: {shlex.join(('devkit', *own, file))}" if file and unknown.startswith("-") else ""
 
 
 def _pass_through(typed: str, context: click.Context) -> str:
