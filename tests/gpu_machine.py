@@ -10,7 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -139,8 +139,8 @@ def on_machine(state: Path, *words: str, noise: str = "") -> list[str]:
 
 
 @contextmanager
-def gpu_machine(state: Path) -> Iterator[Path]:
-    """Build the machine in the folder `state`, and serve its engine for the block."""
+def gpu_machine(state: Path, container: Iterable[str] = ()) -> Iterator[Path]:
+    """Build the machine in the folder `state`, and serve its engine for the block. Its containers print these lines."""
     for name in ("files", "written", "root", "dev", "run/docker-data"):
         (state / name).mkdir(parents=True)
     (state / "as-machine").write_text(SCRIPT)
@@ -148,7 +148,9 @@ def gpu_machine(state: Path) -> Iterator[Path]:
         _write(state / "files" / path[1:], text)
     for path, text in KERNEL_FILES.items():
         _write(state / path, text)
-    for name, text in PROGRAMS.items():
+    said = "".join(f"echo 'devkit {line}'; " for line in container)
+    run = f"\nfor word; do case $word in run) {said}exit 0;; esac; done" if said else ""
+    for name, text in {**PROGRAMS, "docker": PROGRAMS["docker"] + run}.items():
         _write(state / "files/usr/bin" / name, f"#!/bin/sh\n{text}\n", mode=0o755)
     _write(state / "files" / PROJECT[1:] / ".venv/bin/python", "-> /usr/bin/python3.12")
     # To an overlay file system a node 0:0 says: the name below does not exist.

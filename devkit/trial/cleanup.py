@@ -16,8 +16,11 @@ from devkit.probe.host import NOT_FOUND, ProgramResult
 from devkit.trial.project import MAX_CONTAINERS
 from devkit.trial.run import LABEL, MAX_STARTED, PREFIX, Client, Run
 
-_CLEAN_UP_S = 6.0
+CLEAN_UP_S = 6.0
 _CLIENT_S = 4.0
+_PAUSE_S = 0.2
+_OWNER = re.compile(rf"{PREFIX}[:-](\d{{1,20}})-(\d{{1,20}})-(\d{{1,20}})(?!\d)")
+"""What `make_owner` makes, in a name."""
 _ABANDONED_S = 90.0
 """A trial that is older was killed, whatever its process number says."""
 
@@ -30,7 +33,7 @@ def make_owner() -> str:
 
 def _is_abandoned(name: str) -> bool:
     """Say if the process that named something is gone, or took far too long."""
-    found = re.search(r"(\d+)-(\d+)-(\d+)", name)
+    found = _OWNER.match(name)
     if found is None:
         return False
     space, number, started_at = found.groups()
@@ -63,15 +66,16 @@ def remove_stale(run: Run, client: Client) -> None:
         _delete(ask, client, [[name for name in names if _is_abandoned(name)] for names in listed])
 
 
-def remove(run: Run, client: Client, image: str) -> tuple[str, ...]:
-    """Remove what this trial made. Returns what is still there, or may be.
+def remove(run: Run, client: Client, image: str, *, limit_s: float) -> tuple[str, ...]:
+    """Remove what this trial made within `limit_s`. Returns what is still there, or may be.
 
     An engine may still be making a container when its client is gone, so that it is looked for twice.
     """
-    ends_at = time.monotonic() + _CLEAN_UP_S
+    ends_at = time.monotonic() + limit_s
 
     def ask(*words: str) -> ProgramResult:
-        return run.host.run(words, deadline_s=_CLIENT_S, without=run.variables)
+        left_s = max(0.1, ends_at - time.monotonic())
+        return run.host.run(words, deadline_s=min(_CLIENT_S, left_s), without=run.variables)
 
     own = (f"{Way.PROJECT}-{number}" for number in range(MAX_STARTED + MAX_CONTAINERS))
     names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
@@ -86,8 +90,9 @@ def remove(run: Run, client: Client, image: str) -> tuple[str, ...]:
             left = [names, [], [image]]
         if not any(left):
             return ()
-        if time.monotonic() > ends_at:
+        if time.monotonic() + _PAUSE_S > ends_at:
             return tuple(f"{client.name} {name}" for group in left for name in group)
+        time.sleep(_PAUSE_S)
         is_alone = _delete(ask, client, left[:2])
 
 

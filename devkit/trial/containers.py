@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.places import list_noted
 from devkit.trial.builds import list_builds
-from devkit.trial.cleanup import end_politely, make_owner, remove, remove_stale
+from devkit.trial.cleanup import CLEAN_UP_S, end_politely, make_owner, remove, remove_stale
 from devkit.trial.image import build_image, has_glibc
 from devkit.trial.programs import list_scripts, name_images
 from devkit.trial.project import (
@@ -52,6 +52,9 @@ from devkit.trial.run import (
 from devkit.trial.surroundings import SCRIPT as SHOW_SURROUNDINGS
 from devkit.trial.surroundings import find_lacks
 
+_SHARE_OF_IMPORT = 0.7
+"""It takes a tenth of a second; a client that hangs leaves the rest of the time for what it may have made."""
+_HANGING_S = 1.0
 _GPU_KIND = "nvidia.com/gpu"
 _READING = ("sh", "-c", 'file=$1 && shift && exec "$@" <"$file"', "sh")
 """Rootless Podman, in its own user namespace, may not open a file of this process by its name."""
@@ -254,21 +257,33 @@ def _try_client(
     """Try the ways of one engine side by side. Returns the trials, and what could not be removed."""
     image = f"{PREFIX}:{run.owner}"
     stale = pool.submit(remove_stale, run, client)
+    limit_s = CLEAN_UP_S
     try:
         made = _import(run, client, image)
-        if made.code != 0:
-            return (make_trial(client, Way.IMAGE, made, 0),), ()
-        is_glibc = has_glibc(run.image)
-        # A network that a killed trial left would overlap with this one's.
-        stale.result()
-        starts: list[Callable[[], Trial | None]]
-        starts = [partial(_start, run, client, way, image, is_glibc=is_glibc) for way in client.ways]
-        starts += (*list_project_trials(run, client, image), *list_lookups(run, client)) if place == 0 else ()
-        tried = tuple(filter(None, pool.map(lambda start: start(), starts)))
+        tried: tuple[Trial, ...] = (make_trial(client, Way.IMAGE, made, 0),)
+        if made.code == TIMED_OUT:
+            limit_s = _HANGING_S
+        elif made.code != 0:
+            limit_s = 0.0  # A client that refuses made nothing.
+        else:
+            tried = _try_ways(run, pool, client, stale, is_first=place == 0)
     finally:
-        left = remove(run, client, image)
+        left = remove(run, client, image, limit_s=limit_s) if limit_s else ()
         stale.result()
     return tried, left
+
+
+def _try_ways(
+    run: Run, pool: ThreadPoolExecutor, client: Client, stale: Future[None], *, is_first: bool
+) -> tuple[Trial, ...]:
+    """Start the containers of one engine side by side, of its image, and what the project asks of the first one."""
+    image, is_glibc = f"{PREFIX}:{run.owner}", has_glibc(run.image)
+    # A network that a killed trial left would overlap with this one's.
+    stale.result()
+    starts: list[Callable[[], Trial | None]]
+    starts = [partial(_start, run, client, way, image, is_glibc=is_glibc) for way in client.ways]
+    starts += (*list_project_trials(run, client, image), *list_lookups(run, client)) if is_first else ()
+    return tuple(filter(None, pool.map(lambda start: start(), starts)))
 
 
 def _import(run: Run, client: Client, image: str) -> ProgramResult:
@@ -276,7 +291,7 @@ def _import(run: Run, client: Client, image: str) -> ProgramResult:
     with hold_in_memory(run.image) as path:
         # Variables of the shell are tried with the containers: an image of another platform would hide what one asks for.
         words = (*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", "-", image)
-        return run.ask(*_READING, path, *words, without=run.variables)
+        return run.ask(*_READING, path, *words, without=run.variables, share=_SHARE_OF_IMPORT)
 
 
 def _start(run: Run, client: Client, way: Way, image: str, *, is_glibc: bool) -> Trial:

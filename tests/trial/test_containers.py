@@ -179,6 +179,26 @@ def test_an_engine_that_takes_no_image_is_asked_for_no_container(engine):
     (only,) = attempt(healthy()).tried
     assert (only.way, only.err) == (Way.IMAGE, "no space left on device\n")
     assert runs(engine) == []
+    assert not any(" rm " in each for each in engine.calls())
+
+
+@pytest.mark.clock
+def test_a_client_that_hangs_is_not_waited_for_twice(engine, monkeypatch):
+    monkeypatch.setattr("devkit.trial.containers.make_owner", lambda: "1-2-3")
+    engine(made="sleep 60", removes="sleep 60", images=f"{PREFIX}:1-2-3")
+    started = time.monotonic()
+    found = attempt(healthy(), deadline_s=3)
+    assert time.monotonic() - started < 4.5
+    assert [each.is_timed_out for each in found.tried] == [True]
+    assert found.left_behind == (f"docker {PREFIX}:1-2-3",)
+
+
+@pytest.mark.clock
+def test_names_that_no_trial_made_take_no_time(engine):
+    engine(containers="9" * 200_000, images=f"{PREFIX}:{'9-' * 100_000}")
+    started = time.monotonic()
+    assert attempt(healthy()).left_behind == ()
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.clock
