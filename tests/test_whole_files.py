@@ -55,9 +55,11 @@ def test_the_mode_of_the_older_file_stays_and_a_link_is_followed(tmp_path):
 def test_a_pipe_is_written_to_where_somebody_reads_it(tmp_path, monkeypatch):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
-    write_whole(pipe, b"new")
-    assert reader.communicate(timeout=30)[0] == b"new"
+    reader = subprocess.Popen(["sh", "-c", 'sleep 0.5; exec cat "$0" > "$1"', pipe, tmp_path / "read"])
+    content = b"new" * 100_000  # more than a pipe holds
+    write_whole(pipe, content)
+    assert reader.wait(timeout=30) == 0
+    assert (tmp_path / "read").read_bytes() == content
     monkeypatch.setattr("devkit.whole_files.PIPE_TIMEOUT_S", 0.1)
     with pytest.raises(DevkitError, match="nobody read it"):
         write_whole(pipe, b"new")

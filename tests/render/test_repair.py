@@ -66,10 +66,15 @@ def test_an_edit_is_made_and_can_be_undone(project):
 
 def test_an_earlier_copy_is_never_overwritten(project):
     (project / "dev.json.devkit-backup").write_text("older")
-    (project / "dev.json.devkit-backup2").mkdir()
     apply_edit(edits(project, SHM)[0])
     assert (project / "dev.json.devkit-backup").read_text() == "older"
-    assert (project / "dev.json.devkit-backup3").read_text() == DEV
+    assert (project / "dev.json.devkit-backup2").read_text() == DEV
+
+
+def test_a_folder_is_no_place_for_a_copy(project):
+    (project / "dev.json.devkit-backup").mkdir()
+    apply_edit(edits(project, SHM)[0])
+    assert (project / "dev.json.devkit-backup2").read_text() == DEV
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664, 0o755])
