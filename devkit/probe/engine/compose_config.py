@@ -30,6 +30,7 @@ from devkit.probe.host import Host
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
 from devkit.probe.project.devcontainer import LOCAL_FOLDER, find_compose_file_nodes
+from devkit.probe.project.files import MAX_BYTES
 from devkit.probe.project.places import Place, list_settings, locate_setting, locate_words
 
 PODMAN_COMPOSE = "podman-compose"
@@ -141,6 +142,9 @@ def _list_keys(host: Host, plugin: str) -> tuple[str, ...]:
 def _list_named_files(host: Host, folder: str) -> Iterator[str]:
     """Yield the options of Compose for the files that the first devcontainer.json of a project names."""
     for path in (f"{folder}/.devcontainer/devcontainer.json", f"{folder}/.devcontainer.json"):
+        found = host.stat(path)
+        if found is None or found.size > MAX_BYTES:
+            continue
         try:
             root = parse_jsonc_tree(host.read(path) or "", file=path)
         except InvalidDocument:

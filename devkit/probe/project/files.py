@@ -45,8 +45,8 @@ class ProjectFiles:
     def within(self, path: str, *, beside: str = "") -> str | None:
         """Return `path`, as the file `beside` writes it, relative to the project; None when it leads out of it."""
         path = path.replace("\\", "/")
-        if path.startswith(f"{self.folder}/"):
-            path = path.removeprefix(f"{self.folder}/")
+        if path.startswith(start := f"{self.folder.rstrip('/')}/"):
+            path = path.removeprefix(start)
         elif path.startswith("/") or "://" in path:
             return None
         else:

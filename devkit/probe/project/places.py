@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, parse_env, parse_jsonc_tree, parse_yaml_tree
 from devkit.probe.host import Host
+from devkit.probe.project.files import MAX_BYTES
 from devkit.probe.project.scopes import judge_list, list_scoped
 from devkit.probe.project.sources import find_base, find_context, judge_sources
 
@@ -243,7 +244,7 @@ def _read_files(host: Host, folder: str) -> dict[str, str]:
     while waiting and len(texts) < _MAX_FILES:
         path = waiting.pop(0)
         found = host.stat(f"{folder}/{path}")
-        if path in texts or found is None or found.kind != "file":
+        if path in texts or found is None or found.kind != "file" or found.size > MAX_BYTES:
             continue
         texts[path] = host.read(f"{folder}/{path}") or ""
         named = re.findall(r"[\w./-]+", texts[path])[:_MAX_NAMES]
