@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -127,6 +128,8 @@ class Step:
         """Repeat the instruction, whose output BuildKit drops where a program ends at once; returns its last error line, or ""."""
         for _ in range(_MAX_REPEATS) if self._build and self._place.name == "RUN" else ():
             done = self._make(*self._list_own_lines())
+            if done is not None and done.code == 0:
+                return ""
             said = find_error_lines(_OF_STEP.sub("", f"{done.out}\n{done.err}")) if done else ()
             if found := next((each for each in reversed(said) if not STATUS.search(each)), ""):
                 return found
@@ -175,19 +178,20 @@ class Step:
     def _explain_rights(self, words: str) -> Place | None:
         """Explain a step that works as root, and not as the user who runs it."""
         is_able = self._place.name == "RUN" and self._build and _NEEDS_ROOT.search(words)
-        done = self._make('RUN [ "$(id -u)" != 0 ]') if is_able else None
-        if done is None or done.code != 0:
+        is_roots = not is_able or not self._works('RUN [ "$(id -u)" != 0 ]')
+        if is_roots or not self._works("USER root", *self._list_own_lines()) or not self._fails_again:
             return None
-        done, set_by = self._make("USER root", *self._list_own_lines()), next(iter(self._list_above("USER")), None)
-        if done is None or done.code != 0:
-            return None
-        user = set_by.text.split()[-1] if set_by else "the image's user"
-        note = f"this step needs root, and {f'line {set_by.line} makes {user} run it' if set_by else f'{user} runs it'}"
-        other = f"move line {self._place.line} above line {set_by.line}, or " if set_by else ""
-        remedy = (
-            f"{other}write USER root above line {self._place.line}, and {user}{'' if set_by else ' again'} below it"
-        )
-        return replace(self._place, note=note, remedy=remedy.replace(f"and {user} below", f"and USER {user} below"))
+        line, set_by = self._place.line, next(iter(self._list_above("USER")), None)
+        if set_by is None:
+            note, remedy = (
+                "the image's user runs it",
+                f"write USER root above line {line}, and that user again below it",
+            )
+        else:
+            user = set_by.text.split()[-1]
+            note = f"line {set_by.line} makes {user} run it"
+            remedy = f"move line {line} above line {set_by.line}, or write USER root above it and USER {user} below it"
+        return replace(self._place, note=f"this step needs root, and {note}", remedy=remedy)
 
     def _explain_earlier(self) -> Place | None:
         """Explain a step that works once what an earlier one changed for its own shell alone holds for it, too."""
@@ -197,9 +201,10 @@ class Step:
             for each in self._list_above("RUN")
             for piece in _OF_SHELL_ALONE.findall(_FLAGS.sub("", " ".join(self._list_own_lines(each))))[::-1]
         )
-        for each, piece in islice(able, _MAX_REPEATS) if own and _FLAGS.match(own[0]) else ():
-            done = self._make(_FLAGS.sub(lambda found, piece=piece: f"RUN {found[1]}{piece} && ", own[0]), *own[1:])
-            if done is not None and done.code == 0:
+        for each, piece in islice(able, _MAX_REPEATS) if own else ():
+            flags = _FLAGS.match(own[0])
+            first = f"RUN {flags[1] if flags else ''}{piece} && {_FLAGS.sub('', own[0])}"
+            if self._works(first, *own[1:]) and self._fails_again:
                 return replace(
                     each,
                     note=f"`{piece}` holds for that step alone, and line {self._place.line} needs it",
@@ -245,8 +250,16 @@ class Step:
         return self._lines[line - 1 : ends[0] if ends else None]
 
     def _works_in_bash(self) -> bool:
-        done = self._make('SHELL ["/bin/bash", "-c"]', *self._list_own_lines())
+        return self._works('SHELL ["/bin/bash", "-c"]', *self._list_own_lines())
+
+    def _works(self, *lines: str) -> bool:
+        done = self._make(*lines)
         return done is not None and done.code == 0
+
+    @cached_property
+    def _fails_again(self) -> bool:
+        """Whether the step also fails unchanged: what a network or a busy machine ended works the second time."""
+        return not self._works(*self._list_own_lines())
 
     def _look(self, path: str, *stage: str) -> Mapping[str, Sequence[str]]:
         """Return the values that the script tells by their names, of the image or of another `stage`; empty where it cannot be run."""

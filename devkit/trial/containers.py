@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -159,9 +160,15 @@ def try_containers(
     if isinstance(facts.project, Project) and not (has_services and clients[0].compose):
         is_unread = isinstance(facts.compose_config, Unknown) or not clients[0].compose
         left_out += tuple(each.name for each in facts.project.services if is_unread)
-    with end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(hold_in_memory(image))
+        except OSError as error:  # such as a limit on the size of files
+            return Unknown(f"the image that they are made of cannot be kept in memory: {error.strerror}")
+        stack.enter_context(end_politely())
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=8))
         # The engine of the docker command, which is the first, is the project's.
-        each = tuple(pool.map(partial(_try_client, run, pool), clients, range(len(clients))))
+        each = tuple(pool.map(partial(_try_client, run, pool, path), clients, range(len(clients))))
     return Trials(
         tuple(trial for tried, _ in each for trial in tried),
         tuple(name for _, left in each for name in left),
@@ -252,14 +259,14 @@ def _has_gpu(facts: Facts) -> bool:
 
 
 def _try_client(
-    run: Run, pool: ThreadPoolExecutor, client: Client, place: int
+    run: Run, pool: ThreadPoolExecutor, path: str, client: Client, place: int
 ) -> tuple[tuple[Trial, ...], tuple[str, ...]]:
     """Try the ways of one engine side by side. Returns the trials, and what could not be removed."""
     image = f"{PREFIX}:{run.owner}"
     stale = pool.submit(remove_stale, run, client)
     limit_s = CLEAN_UP_S
     try:
-        made = _import(run, client, image)
+        made = _import(run, client, path, image)
         tried: tuple[Trial, ...] = (make_trial(client, Way.IMAGE, made, 0),)
         if made.code == TIMED_OUT:
             limit_s = _HANGING_S
@@ -286,12 +293,11 @@ def _try_ways(
     return tuple(filter(None, pool.map(lambda start: start(), starts)))
 
 
-def _import(run: Run, client: Client, image: str) -> ProgramResult:
+def _import(run: Run, client: Client, path: str, image: str) -> ProgramResult:
     """Import the image by a file in memory, which is gone with this process."""
-    with hold_in_memory(run.image) as path:
-        # Variables of the shell are tried with the containers: an image of another platform would hide what one asks for.
-        words = (*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", "-", image)
-        return run.ask(*_READING, path, *words, without=run.variables, share=_SHARE_OF_IMPORT)
+    # Variables of the shell are tried with the containers: an image of another platform would hide what one asks for.
+    words = (*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", "-", image)
+    return run.ask(*_READING, path, *words, without=run.variables, share=_SHARE_OF_IMPORT)
 
 
 def _start(run: Run, client: Client, way: Way, image: str, *, is_glibc: bool) -> Trial:

@@ -84,7 +84,7 @@ class Run:
 
 @contextmanager
 def hold_in_memory(content: bytes) -> Iterator[str]:
-    """Yield the path of a file that is gone with this process."""
+    """Yield the path of a file that is gone with this process. Raises OSError where it cannot be that large."""
     file = os.memfd_create(PREFIX)
     try:
         with os.fdopen(os.dup(file), "wb") as writer:

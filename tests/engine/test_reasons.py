@@ -68,7 +68,7 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             BUILT,
             "RUN useradd dev\nUSER dev\nRUN touch /opt/x",
             "this step needs root, and line 3 makes dev run it",
-            "Fix in Dockerfile:4: move line 4 above line 3, or write USER root above line 4, and USER dev below it.",
+            "Fix in Dockerfile:4: move line 4 above line 3, or write USER root above it and USER dev below it.",
             id="a step that needs root",
         ),
         pytest.param(
@@ -84,6 +84,13 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             "`cd /made` holds for that step alone, and line 3 needs it",
             "Fix in Dockerfile:2: write WORKDIR /made above line 3.",
             id="a folder of another step",
+        ),
+        pytest.param(
+            BUILT,
+            "RUN cd /srv\nRUN --mount=type=cache,id=FREE,target=/c if test -e /c/x; then true; else touch /c/x; false; fi",
+            "Error: the build failed at",
+            "",
+            id="a step that fails once",
         ),
         pytest.param(
             BUILT.replace("[sleep, '60']", "[sh, -uc, 'echo $$MADE_IN']"),
@@ -348,7 +355,7 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
     ],
 )
 def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, cause, fix):
-    compose, cause, fix = (each.replace("FREE", str(FREE)) for each in (compose, cause, fix))
+    compose, dockerfile, cause, fix = (each.replace("FREE", str(FREE)) for each in (compose, dockerfile, cause, fix))
     image.provide(engine, BASE)
     files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE} AS site\n{dockerfile}\n", "kept": ""}
     files |= {"run.sh": "#!/bin/sh\nexec sleep 60\n", "start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}

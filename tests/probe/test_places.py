@@ -191,6 +191,11 @@ def test_a_first_entry_of_several_words_is_noted_with_the_list_to_write(tmp_path
     assert (found.remedy if found else "") == (f"write {remedy}" if remedy else "")
 
 
+def test_a_file_beyond_the_limit_is_not_read(tmp_path):
+    (tmp_path / "compose.yaml").write_text("services: {a: {command: [a b]}}" + " " * (1 << 20))
+    assert note_list(LocalHost(), str(tmp_path)) is None
+
+
 def test_what_cannot_work_as_it_is_written_is_noted_without_a_failure(tmp_path):
     (tmp_path / "compose").mkdir()
     (tmp_path / "config").mkdir()

@@ -1,5 +1,6 @@
 """Containers that are tried, with programs named docker and podman that answer as the engines do."""
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from devkit.facts.engine import EngineKind
 from devkit.facts.runs import Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
+from devkit.trial.cleanup import _is_abandoned, make_owner
 from devkit.trial.containers import PREFIX, try_containers
 from devkit.trial.image import build_image, has_glibc
 from devkit.trial.project import build_rehearsal, list_requests, list_run_arguments
@@ -208,6 +210,22 @@ def test_a_container_that_hangs_is_removed_and_the_deadline_kept(engine):
     found = attempt(healthy(), deadline_s=2)
     assert time.monotonic() - started < 8
     assert all(each.is_timed_out for each in found.tried)
+
+
+def test_an_image_that_cannot_be_kept_in_memory_is_a_reason(engine, monkeypatch):
+    def refuse(*_words):
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr("os.memfd_create", refuse)
+    assert attempt(healthy()).reason == "the image that they are made of cannot be kept in memory: File too large"
+
+
+def test_without_proc_the_time_alone_tells_what_is_abandoned(monkeypatch):
+    monkeypatch.setattr(Path, "readlink", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
+    owner = make_owner()
+    assert owner.startswith("0-")
+    assert not _is_abandoned(f"{PREFIX}-{owner}-gpus")
+    assert _is_abandoned(f"{PREFIX}-0-1-1000-gpus")
 
 
 def test_what_a_killed_trial_left_is_removed_and_what_another_still_uses_is_not(engine):
