@@ -1,6 +1,7 @@
 """What `devkit up` says of a project whose container does not start, by experiments on a real engine."""
 
 import socket
+import uuid
 
 import pytest
 
@@ -87,7 +88,7 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
         ),
         pytest.param(
             BUILT,
-            "RUN cd /srv\nRUN --mount=type=cache,id=FREE,target=/c if test -e /c/x; then true; else touch /c/x; false; fi",
+            "RUN cd /srv\nRUN --mount=type=cache,id=ONCE,target=/c if test -e /c/x; then true; else touch /c/x; false; fi",
             "Error: the build failed at",
             "",
             id="a step that fails once",
@@ -355,7 +356,8 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
     ],
 )
 def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, cause, fix):
-    compose, dockerfile, cause, fix = (each.replace("FREE", str(FREE)) for each in (compose, dockerfile, cause, fix))
+    compose, cause, fix = (each.replace("FREE", str(FREE)) for each in (compose, cause, fix))
+    dockerfile = dockerfile.replace("ONCE", uuid.uuid4().hex)
     image.provide(engine, BASE)
     files = {"compose.yaml": compose, "Dockerfile": f"FROM {BASE} AS site\n{dockerfile}\n", "kept": ""}
     files |= {"run.sh": "#!/bin/sh\nexec sleep 60\n", "start.py": "import os\n", ".env": "QUEUE=/queue\nWORD=$ecret\n"}
