@@ -324,7 +324,7 @@ def repair_by_proof(project: "DevkitProject", plan: Plan, request: Request) -> "
     """Try the plan; return the project with what helped and with what the proof says, and its plan."""
 
     tried = try_plan(project, plan)
-    repaired = project.with_packages(tried.added)
+    repaired = project.with_packages(tried.added) if tried.added else project
     if tried.added:
         planned = plan_with_packages(request, repaired.dependencies, repaired.root, repaired.settings)
         if isinstance(planned, Conflict):

@@ -49,7 +49,7 @@ class DevkitLock:
 
     def is_for(self, plan: Plan) -> bool:
         """Return whether it holds the packages of this plan."""
-        document = _serialize_plan(plan)
+        document = json.loads(json.dumps(_serialize_plan(plan)))  # as it would be read
         return all(self.plan.get(key) == document.get(key) for key in ("python", "torch", "packages", "resolution"))
 
 

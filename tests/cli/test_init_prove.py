@@ -8,11 +8,17 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 
 import pytest
 
+from devkit.cli.init import repair_by_proof
+from devkit.render.devkit_toml import ProjectSettings
+from devkit.render.project import PathOptions, open_project
+from devkit.verify.plan_proof import PlanProof
 from tests.cli.test_init import tree
 from tests.package_server import serve_packages
+from tests.render.plans import GPU_PLAN
 from tests.wheels import make_index, make_wheel
 
 PLAN = ("--vendor", "cpu", "--machine", "x86_64", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}", "--yes")
@@ -72,6 +78,15 @@ def prove(project, *words, **variables) -> list[str]:
     assert process.returncode == 0, out + err
     assert [path.name for path in (project.parent / "temporary").iterdir()] == []
     return out.splitlines()
+
+
+def test_a_proof_that_adds_nothing_keeps_what_the_plan_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr("devkit.cli.init.try_plan", lambda *_: PlanProof("no network"))
+    opened = open_project(tmp_path, ProjectSettings(), PathOptions())
+    taken = replace(opened, dependencies=replace(opened.dependencies, extras=("cu128",)))
+    project, plan = repair_by_proof(taken, GPU_PLAN, None)
+    assert project == replace(taken, proof="not proved: no network")
+    assert plan is GPU_PLAN
 
 
 @pytest.mark.full

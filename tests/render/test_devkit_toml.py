@@ -281,6 +281,8 @@ def test_what_debian_packages_depend_on_comes_back():
     )
     lock = parse_lock(render_lock(replace(GPU_PLAN, resolution=replace(found, wheels=served)), ()).content)
     assert parse_locked_plan(lock.plan).resolution == found
+    assert lock.is_for(replace(GPU_PLAN, resolution=replace(found, wheels=served)))
+    assert not lock.is_for(replace(GPU_PLAN, resolution=replace(found, builds=())))
 
 
 @pytest.mark.parametrize("text", ["", "one\n", "\r\ntwo\r\n", "\ufeffé 大\n"])
