@@ -56,6 +56,7 @@ MAX_SOURCE_DISTRIBUTIONS = 24
 """Source distributions whose requirements are read for one resolution, each with another call of uv."""
 MAX_STEPS = 3
 """Steps of uv's derivation that are shown."""
+_HOST = re.compile(r"https?://(?:[^/@\s]+@)?([\w.-]+(?::\d+)?)")
 _UNREACHABLE = (
     "error sending request",
     "failed to fetch",
@@ -410,7 +411,10 @@ def explain_unreachable(error: str) -> str:
     """Return why uv had no answer from the package index, "" where that is not what its error says."""
     if _DISTRUST in error:
         return "uv does not trust the certificate of the package index (SSL_CERT_FILE names the certificates to trust)"
-    return "uv cannot reach the package index" if any(word in error.lower() for word in _UNREACHABLE) else ""
+    if not any(word in error.lower() for word in _UNREACHABLE):
+        return ""
+    asked = _HOST.search(error)  # torch and a project's own index are elsewhere
+    return f"uv cannot reach the package index{f' at {asked[1]}' if asked else ''}"
 
 
 def find_uv_cache(uv: str) -> Path:

@@ -24,7 +24,7 @@ LEFT_OUT = "-"
 
 _NOT_IN_IMAGE = "not in the image, although"
 _OF_IMAGE = re.compile(
-    r"awk|bash|cat|cd|ch(?:mod|own)|clear|cp|curl|cut|date|df|diff|dpkg|du|echo|env|exit|export|find|free|g(?:cc|\+\+)|git|grep"
+    r"awk|bash|cat|cd|ch(?:mod|own)|clear|cp|curl|cut|date|df|diff|dpkg|du|echo|env|exit|export|find|free|g(?:cc|\+\+)|git|[ef]?grep"
     r"|g(?:un)?zip|head|hostname|id|kill|ld(?:config|d)|less|ln|ls|md5sum|mkdir|mv|nohup|nproc|nvcc|nvidia-smi|perl|p(?:grep|kill)"
     r"|pip3?|ps|pwd|pytest|python3?|rm|rmdir|scp|sed|set|sh|sha256sum|sleep|sort|source|split|ssh|tail|tar|tee|test|time(?:out)?"
     r"|top|touch|tr|true|uname|uniq|uptime|uv|wc|which|whoami|xargs|yes"
@@ -34,9 +34,14 @@ _NOT_PROPOSED = re.compile(
     r"(?:gcc|g\+\+|clang)(?:-[\w+]+)*|binutils|libc6(?:-dev)?|libgcc-s1|libgomp1|libstdc.*|git|curl"
     r"|wget|ca-certificates|sudo|gnupg.*|gpg.*|apt-.*|software-properties-common|lsb-release|locales|tzdata|tini|dumb-init"
     r"|python(?:[.\d]*|[.\d]*-.*)|pip|vim|nano|htop|tmux|less|unzip|zip|tar|gzip|xz-utils|patch|openssh.*|ssh|rsync|jq"
+    r"|base-(?:files|passwd)|bash|bsdutils|coreutils|dash|debianutils|diffutils|dpkg|findutils|grep|hostname|init-system-helpers"
+    r"|libc-bin|login|ncurses-(?:base|bin)|perl-base|sed|sysvinit-utils|util-linux"
     r"|docker.*|containerd.*|(?:lib)?(?:cuda|nvidia|cudnn|cublas|cusparse|cusolver|nccl|nvinfer).*"
 )
-"""What the image has anyway, tools of a shell, and packages of the driver and of CUDA, which come another way."""
+"""What the image has anyway, tools of a shell, and packages of the driver and of CUDA, which come another way.
+
+Source of those that each Debian has: apt-cache's field "Essential: yes" in bookworm.
+"""
 
 _NO_LIBRARY = re.compile(
     r"[cm]|dl|rt|util|pthreads?|stdc\+\+.*|gomp|threads|openmp.*|python.*|numpy|cython|pybind11|nanobind|torch.*|skbuild|git"

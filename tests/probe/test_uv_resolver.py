@@ -235,7 +235,7 @@ def test_nothing_is_left_behind(index, monkeypatch):
 
 def test_without_a_network_it_was_not_checked(index, monkeypatch):
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
-    assert resolve("hub\n") == Unknown("uv cannot reach the package index")
+    assert resolve("hub\n") == Unknown("uv cannot reach the package index at 127.0.0.1:9")
 
 
 def test_what_uv_cannot_read_was_not_checked(index):

@@ -108,6 +108,7 @@ def test_what_the_projects_own_build_runs_is_there_where_it_is_installed(builds_
 def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
     system = (
         SystemPackage("pandoc", "README.md", 3),
+        SystemPackage("bash", "README.md", 3),
         SystemPackage("gcc-12", "README.md", 3),
         SystemPackage("cuda-nvcc-12-8", "Dockerfile", 3),
         SystemPackage("xvfb", ".github/workflows/test.yml", 3, is_from_ci=True),
@@ -117,7 +118,7 @@ def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
 
 
 def test_what_the_code_starts_is_there_and_what_nobody_knows_is_named():
-    names = ("ffprobe", "nvidia-smi", "odd-tool", "unzip")
+    names = ("egrep", "ffprobe", "nvidia-smi", "odd-tool", "unzip")
     found = plan(programs=tuple(SystemPackage(name, "run.py", 3) for name in names))
     assert listed(found) == {"ffmpeg": "run.py:3 runs ffprobe", "unzip": "run.py:3 runs unzip"}
     assert [each for each in found.warnings if "the code runs" in each] == [
