@@ -21,6 +21,7 @@ from devkit.doctor.registry import select_checks
 from devkit.doctor.runner import run_checks
 from devkit.doctor.signatures.unknown import STATUS
 from devkit.facts.project import Project
+from devkit.facts.secrets import redact_tokens
 from devkit.probe.attempts import find_error_lines
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import CachingHost, Host, ProgramResult
@@ -54,6 +55,7 @@ _NOT_IN_STAGE = re.compile(r'"(/[^"]+)": not found')
 _FLAGS = re.compile(r"^\s*RUN\s+((?:--\S+\s+)*)", re.IGNORECASE)
 _OF_SHELL_ALONE = re.compile(r"(?:^|&&|;)\s*((?:export|cd|source|\.|alias|conda activate)\s[^;&|<]+)")
 """What a command changes for the later ones of its shell."""
+_ABSENCE = re.compile(r"\b(?:no|not|cannot|can't)\b", re.IGNORECASE)
 _NEEDS_ROOT = re.compile(r"denied|not permitted|\broot\b|superuser|privilege", re.IGNORECASE)
 _MAX_ENTRIES = 8
 _MAX_REPEATS = 3
@@ -113,7 +115,7 @@ class Step:
             return replace(place, note=note, remedy=f'write SHELL ["/bin/bash", "-c"] above line {place.line}')
         if (stage := _FROM_STAGE.search(place.text)) and (wanted := _NOT_IN_STAGE.search(words)):
             return self._explain_stage(stage[1], wanted[1])
-        if earlier := self._explain_earlier():
+        if earlier := self._explain_earlier(words):
             return earlier
         absent = ABSENT.search(words)
         path = next(iter(_PATH.findall(words)[::-1]), "") if _NO_FILE.search(words) else ""
@@ -193,22 +195,24 @@ class Step:
             remedy = f"move line {line} above line {set_by.line}, or write USER root above it and USER {user} below it"
         return replace(self._place, note=f"this step needs root, and {note}", remedy=remedy)
 
-    def _explain_earlier(self) -> Place | None:
+    def _explain_earlier(self, words: str) -> Place | None:
         """Explain a step that works once what an earlier one changed for its own shell alone holds for it, too."""
         own = self._list_own_lines() if self._place.name == "RUN" and self._build else []
-        able = (
+        told = "\n".join((*own, words))
+        every = (
             (each, piece.strip())
             for each in self._list_above("RUN")
             for piece in _OF_SHELL_ALONE.findall(_FLAGS.sub("", " ".join(self._list_own_lines(each))))[::-1]
         )
+        able = (each for each in every if _may_matter(each[1], told))
         for each, piece in islice(able, _MAX_REPEATS) if own else ():
             flags = _FLAGS.match(own[0])
             first = f"RUN {flags[1] if flags else ''}{piece} && {_FLAGS.sub('', own[0])}"
             if self._works(first, *own[1:]) and self._fails_again:
                 return replace(
                     each,
-                    note=f"`{piece}` holds for that step alone, and line {self._place.line} needs it",
-                    remedy=_make_lasting(piece, self._place.line),
+                    note=redact_tokens(f"`{piece}` holds for that step alone, and line {self._place.line} needs it"),
+                    remedy=redact_tokens(_make_lasting(piece, self._place.line)),
                 )
         return None
 
@@ -288,6 +292,15 @@ class Step:
             file.flush()
             options = ("--progress=plain", "--output=type=cacheonly", f"--file={file.name}", *arguments)
             return self._host.run(("docker", "buildx", "build", *options, build["context"]), deadline_s=_BUILD_S)
+
+
+def _may_matter(piece: str, told: str) -> bool:
+    """Say if a step that has and says `told` may need what a command changed: a variable that it names, or another folder."""
+    word, _, rest = piece.partition(" ")
+    name = rest.partition("=")[0].strip()
+    if word == "export":
+        return name == "PATH" or re.search(rf"\b{re.escape(name)}\b", told) is not None
+    return word != "cd" or _ABSENCE.search(told) is not None
 
 
 def _make_lasting(piece: str, line: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.devcontainer.engine import EngineClient
+from devkit.facts.secrets import redact_tokens
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_env
 from devkit.probe.project.places import Place, list_instructions, list_settings
 from devkit.text import join_words, to_one_line
@@ -518,7 +519,7 @@ class MadeContainer:
         for place, text in list_instructions(self._host, self._folder):
             if place.name == "RUN" and (found := exported.search(text)):
                 note = f"line {place.line} exports {name} for that step alone"
-                return replace(place, note=note, remedy=f"write ENV {name}={found[1]} in its place")
+                return replace(place, note=note, remedy=redact_tokens(f"write ENV {name}={found[1]} in its place"))
         return None
 
     def _explain_absent(self, name: str, place: Place) -> Place | None:

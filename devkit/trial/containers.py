@@ -268,10 +268,9 @@ def _try_client(
     try:
         made = _import(run, client, path, image)
         tried: tuple[Trial, ...] = (make_trial(client, Way.IMAGE, made, 0),)
-        if made.code == TIMED_OUT:
-            limit_s = _HANGING_S
-        elif made.code != 0:
-            limit_s = 0.0  # A client that refuses made nothing.
+        if made.code != 0:
+            # A client that refuses made nothing; one that hangs or is killed may have.
+            limit_s = _HANGING_S if made.code == TIMED_OUT or made.code < 0 else 0.0
         else:
             tried = _try_ways(run, pool, client, stale, is_first=place == 0)
     finally:

@@ -237,7 +237,11 @@ def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
     {
         "by flag": (("--no-resolve",), {}, "--no-resolve was given"),
         "by uv's own variable": ((), {"UV_OFFLINE": "1"}, "UV_OFFLINE is set"),
-        "no network": ((), {"UV_DEFAULT_INDEX": "http://127.0.0.1:9"}, "uv cannot reach the package index at 127.0.0.1:9"),
+        "no network": (
+            (),
+            {"UV_DEFAULT_INDEX": "http://127.0.0.1:9"},
+            "uv cannot reach the package index at 127.0.0.1:9",
+        ),
     },
 )
 def test_without_uv_the_plan_says_that_it_was_not_checked(project, index, words, variables, because):
