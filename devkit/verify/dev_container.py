@@ -186,7 +186,7 @@ def _require_generated(folder: Path) -> None:
         first_lines = file.read_text(encoding="utf-8", errors="replace")[:200]
     except OSError:
         raise DevkitError(
-            f"{file} does not exist, so there is no dev container for the proof",
+            f"{file} does not exist, so there is no dev container to verify",
             f"write one: devkit init {folder}\nor run the proof on this machine: devkit verify --here",
         ) from None
     if GENERATED_MARK not in first_lines:

@@ -182,6 +182,7 @@ def test_variables_that_have_no_value_where_they_stand(text, notes):
         ("compose.yaml", "services: {a: {healthcheck: {test: [CMD, curl -f x]}}}", '["CMD", "curl", "-f", "x"]'),
         ("compose.yaml", "services: {a: {command: [python3 a.py]}}", '["python3", "a.py"]'),
         ("compose.yaml", "services: {a: {healthcheck: {test: [CMD-SHELL, curl -f x || exit 1]}}}", ""),
+        ("devcontainer.json", r'{"initializeCommand": ["C:\\Program Files\\a.exe"]}', ""),
         ("devcontainer.json", '{"postCreateCommand": "python3 a.py", "onCreateCommand": ["sh", "-c", "a && b"]}', ""),
     ],
 )

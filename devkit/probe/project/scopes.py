@@ -111,7 +111,7 @@ def judge_list(words: Sequence[str], name: str) -> tuple[str, str]:
     if operator := next((each for each in words if each in operators), ""):
         note = f"no shell reads {name}, so that {operator} is an argument"
         return note, f"write {name.rpartition(' ')[2]} as one text, without brackets"
-    if len(first) > 1:
+    if len(first) > 1 and "\\" not in words[at]:  # not as in C:\Program Files
         note = f"no shell splits the first entry of {name}, so that '{words[at]}' is taken for the name of a program"
         return note, f"write {json.dumps([*words[:at], *first, *words[at + 1 :]])}"
     return "", ""
