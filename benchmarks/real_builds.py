@@ -190,7 +190,7 @@ def main() -> int:
         cache.only_one(),
         network.bridged(),
         serving() as index,
-        daemon.engine(binaries.find(), daemon.Flavour.CPU) as engine,
+        daemon.engine(binaries.find(), daemon.Flavor.CPU) as engine,
     ):
         for row in rows:
             row["build_options"] = [*row.get("build_options", []), "--torch-index", index]
