@@ -166,7 +166,7 @@ def init(
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))
     opened = open_project(directory, build_settings_from_options(options, container), container.paths)
-    project = choose_for_development(opened) if develop else opened
+    before = project = choose_for_development(opened) if develop else opened
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json, digest=digest)
     adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
@@ -201,7 +201,7 @@ def init(
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)
-        print_added_packages(opened, project, needs)
+        print_added_packages(before, project, needs)
         print_imports(imports)
         offer_unknown(project, () if no_resolve else imports)
         print_guide(guide)
@@ -363,7 +363,7 @@ def add_certain(
     once, and what the packages import that programs use. The guide may be older than the files beside it, or newer than the
     code. Returns the project, its plan, and what was added for the guide's programs and for packages.
     """
-    from devkit.probe.project.reader import read_local_imports
+    from devkit.probe.project.reader import find_listing_extra, read_local_imports
 
     dependencies = project.dependencies
     is_open = dependencies.asks_for_packages and not dependencies.is_locked
@@ -379,10 +379,13 @@ def add_certain(
     )
     needs: list[ImportedPackage] = []
     for _ in range(MAX_ROUNDS):
-        found = find_package_needs(project, plan)
-        # What does not fit with the rest may fit alone.
-        tries = [found, *([each] for each in found[: len(found) > 1 and MAX_ROUNDS])]
-        added = next(((*done, each) for each in tries if (done := add(project, plan, each))), None)
+        if not (found := find_package_needs(project, plan)):
+            break
+        listed = find_listing_extra(str(project.root), project.dependencies, [each.name for each in found])
+        # What does not fit with the rest may fit alone. An extra knows the versions of what it lists.
+        tries = [*([(found, listed)] if listed else []), (found, "")]
+        tries += [([each], "") for each in found[: len(found) > 1 and MAX_ROUNDS]]
+        added = next(((*done, each) for each, extra in tries if (done := add(project, plan, each, extra=extra))), None)
         if added is None:
             break
         project, plan, brought = added
@@ -396,12 +399,22 @@ def _is_decoder(package: ImportedPackage) -> bool:
 
 
 def _add_if_fits(
-    project: "DevkitProject", plan: Plan, found: list[ImportedPackage], *, request: Request, no_resolve: bool
+    project: "DevkitProject",
+    plan: Plan,
+    found: list[ImportedPackage],
+    *,
+    request: Request,
+    no_resolve: bool,
+    extra: str = "",
 ) -> "tuple[DevkitProject, Plan] | None":
-    """Return the project with these packages, and its plan; None if it has them already, or no plan of the same day does."""
+    """Return the project with these packages, or with the extra that lists them, and its plan.
 
+    None if it has them already, or no plan of the same day does.
+    """
     more = project.with_packages(map(_format_requirement, found))
-    if more.settings.packages == project.settings.packages:
+    if extra:
+        more = project.with_settings(replace(project.settings, extras=(*project.dependencies.extras, extra)))
+    if more.settings == project.settings:
         return None
     planned = plan_with_packages(
         request, more.dependencies, more.root, more.settings, no_resolve=no_resolve, is_last=False
@@ -512,6 +525,11 @@ def print_added_packages(before: "DevkitProject", project: "DevkitProject", need
     """Print the packages that were added to devkit.toml, and who names or imports them; `needs` are those of other packages."""
     from devkit.probe.project.reader import read_local_guide
 
+    for extra in project.settings.extras:
+        if extra not in (*before.settings.extras, *before.dependencies.extras):
+            listed = {need.name for need in project.dependencies.needs if need.path != SETTINGS_FILE}
+            named = join_words([f"{each.name} (imported by {each.origin})" for each in needs if each.name in listed])
+            print_wrapped(f"added: the extra {extra}, which lists {named}; [project] extras in devkit.toml")
     added = [each for each in project.settings.packages if each not in before.settings.packages]
     if not added:
         return
@@ -572,7 +590,6 @@ def format_next_step(
     builds = {each.choice for each in dependencies.torch_builds}
     flags = [f"--extra {name}" for name in available.extras if f"--extra {name}" not in builds][:1]
     flags += [f"--group {name}" for name in available.groups if f"--group {name}" not in builds][:1]
-    flags += [f"--requirements {path}" for path in available.requirements[:1]]
     flags += ["--add-imports"] if any(each.name for each in imports) else []
     more = f" To install more first: {join_words([f'`devkit init {flag}`' for flag in flags], 'or')}." if flags else ""
     # A rule of the project's own, such as .gitignore:12, may keep the dev container out of version control.

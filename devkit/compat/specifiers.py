@@ -53,8 +53,16 @@ def satisfies(version: str, specifier: str) -> bool:
 @cache
 def satisfies_python(minor: str, specifier: str) -> bool:
     """Return whether some patch release of a Python such as 3.12 meets a specifier; `<=3.12` leaves it out but for 3.12.0."""
+    return find_python_release(minor, specifier) is not None
+
+
+def find_python_release(minor: str, specifier: str) -> str | None:
+    """Find the release of a Python such as 3.12 that a specifier takes: 3.12 where it takes the newest, 3.12.10, or None."""
+    if satisfies(f"{minor}.99", specifier):
+        return minor
     named: list[str] = re.findall(rf"(?<![\d.]){re.escape(minor)}\.\d+|(?<===){re.escape(minor)}(?![\d.])", specifier)
-    return any(satisfies(version, specifier) for version in (f"{minor}.99", *named))
+    releases = (each if each != minor else f"{minor}.0" for each in named)
+    return max((each for each in releases if satisfies(each, specifier)), key=Version, default=None)
 
 
 @cache

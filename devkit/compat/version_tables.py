@@ -379,12 +379,13 @@ class Editor(TableRow):
 
 @dataclass(frozen=True, kw_only=True)
 class PythonImage(TableRow):
-    """An official Python image."""
+    """An official Python image. `first_release` is the oldest one that has this Debian, "" where each has it."""
 
     tag: str
     python: str
     glibc: Release
     machines: tuple[str, ...]
+    first_release: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

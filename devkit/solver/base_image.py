@@ -1,12 +1,15 @@
 """Base image and Python of a candidate, and rules on tags, C library, compiler and the driver that an image demands."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from packaging.version import Version
 
 from devkit.compat.gpus import find_gpu_kind, has_forward_compatibility
 from devkit.compat.images import find_image_system, is_musl
 from devkit.compat.rules import CudaSupport, find_forward_package
-from devkit.compat.version_tables import CudaImage
+from devkit.compat.specifiers import find_python_release
+from devkit.compat.version_tables import CudaImage, PythonImage
 from devkit.facts.values import Release
 from devkit.solver.candidates import BaseImage, Candidate, Environment, Objection, Problem
 from devkit.solver.gpu_support import NVCC
@@ -45,12 +48,21 @@ def choose_image_and_python(
         python = _choose_python(candidate, problem)
         rows = (row for row in problem.tables.images.python_images if row.python == python)
         row = next((row for row in rows if set(problem.architectures) <= set(row.machines)), None)
-        if row is None:
-            # Docker's official images have such a tag for every Python.
-            return (BaseImage(f"python:{python}-slim", None, python) if python else None), python
-        return BaseImage(row.tag, row, row.python, row.glibc, row.machines), python
+        if python is None:
+            return None, None
+        tag, row = find_python_tag(python, row, problem)
+        return (BaseImage(tag, row, python, row.glibc, row.machines) if row else BaseImage(tag, None, python)), python
     own = image.python if image else None
     return image, request.python or own or _choose_python(candidate, problem)
+
+
+def find_python_tag(python: str, row: PythonImage | None, problem: Problem) -> tuple[str, PythonImage | None]:
+    """Find the tag of a Python's slim image, and its row; of the release that the project names where it refuses the newest."""
+    release = _find_release(python, problem) or python
+    if row is None or (release != python and Version(release) < Version(row.first_release or "0")):
+        # Docker's official images have such a tag for every release.
+        return f"python:{release}-slim", None
+    return row.tag.replace(f":{python}-", f":{release}-"), row
 
 
 def find_image(tag: str, problem: Problem) -> BaseImage:
@@ -198,13 +210,17 @@ def _choose_python(candidate: Candidate, problem: Problem) -> str | None:
     with_image = {
         row.python for row in problem.tables.images.python_images if set(problem.architectures) <= set(row.machines)
     }
-    pythons = candidate.release.pythons
-    for python in dict.fromkeys(
-        [*(each for each in rank_pythons(problem) if each in with_image or request.image), *pythons]
-    ):
-        if python in pythons and _is_python_allowed(python, problem):
-            return python
-    return None
+    ranked = list_allowed_pythons(
+        (each for each in rank_pythons(problem) if each in with_image or request.image), problem
+    )
+    others = list_allowed_pythons(candidate.release.pythons, problem)
+    return next((each for each in (*ranked, *others) if each in candidate.release.pythons), None)
+
+
+def list_allowed_pythons(pythons: Iterable[str], problem: Problem) -> list[str]:
+    """List the Pythons that the project allows, last those of which it takes only an older release."""
+    allowed = [each for each in pythons if _is_python_allowed(each, problem)]
+    return sorted(allowed, key=lambda each: _find_release(each, problem) != each)
 
 
 def find_python_warnings(python: str, problem: Problem) -> Iterator[str]:
@@ -221,6 +237,10 @@ def rank_pythons(problem: Problem) -> list[str]:
 
 def _is_python_allowed(python: str, problem: Problem) -> bool:
     return all(each.is_met_by(python) for each in problem.request.constraints_on(PYTHON))
+
+
+def _find_release(python: str, problem: Problem) -> str | None:
+    return find_python_release(python, ",".join(each.specifier for each in problem.request.constraints_on(PYTHON)))
 
 
 def _build_cuda_image(tag: str, row: CudaImage) -> BaseImage:

@@ -12,7 +12,9 @@ from devkit.facts.values import Release
 from devkit.solver.base_image import (
     doubt_image_life,
     find_image,
+    find_python_tag,
     find_python_warnings,
+    list_allowed_pythons,
     rank_pythons,
     validate_cuda_of_image,
     validate_requested_image,
@@ -244,14 +246,14 @@ def _choose_image(problem: Problem, choice: _Choice | None) -> tuple[str, str, T
     found = (row for row in images.python_images if row.python == python)
     slim = next((row for row in found if set(problem.architectures) <= set(row.machines)), None)
     because = "slim: it needs nothing for GPUs, and the host provides the driver"
-    return slim.tag if slim else f"python:{python}-slim", python, slim or images.python_images[0], because
+    tag, slim = find_python_tag(python, slim, problem)
+    return tag, python, slim or images.python_images[0], because
 
 
 def _find_python(problem: Problem, specifier: str) -> str | None:
     """Find the Python: the requested one, or the best that the project allows; None where it is not in the specifier."""
-    constraints = problem.request.constraints_on(PYTHON)
-    fits = (each for each in rank_pythons(problem) if all(constraint.is_met_by(each) for constraint in constraints))
-    allowed = [problem.request.python] if problem.request.python else fits
+    requested = problem.request.python
+    allowed = [requested] if requested else list_allowed_pythons(rank_pythons(problem), problem)
     return next((each for each in allowed if satisfies_python(each, specifier)), None)
 
 

@@ -176,6 +176,25 @@ def test_what_packages_import_and_do_not_require_is_installed_too(tmp_path, proj
     assert "unchanged" in run_with_index(project, "init", ".", *ADA, "--yes", index=index).stdout
 
 
+def test_what_programs_import_and_an_extra_lists_comes_with_the_extra(project, index):
+    extras = {
+        "all": ["transformers", "engine", "torchaudio", "torchcodec"],
+        "serve": ["transformers", "engine", "torchcodec"],
+        "train": ["transformers<5", "torchcodec"],
+        "test": ["transformers"],
+    }
+    text = '[project]\nname = "x"\nversion = "1"\ndependencies = ["torch"]\n[project.optional-dependencies]\n'
+    (project / "pyproject.toml").write_text(text + "".join(f"{name} = {lists}\n" for name, lists in extras.items()))
+    (project / "run.py").write_text("import transformers\n")
+    (project / "README.md").write_text("python run.py\n")
+    done = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "added: the extra train, which lists transformers (imported by run.py:1);" in done.stdout
+    assert tomllib.loads((project / "devkit.toml").read_text())["project"] == {"extras": ["train"]}
+    assert "torchcodec==" in (project / ".devcontainer/constraints.txt").read_text()
+    assert "unchanged" in run_with_index(project, "init", ".", *ADA, "--yes", index=index).stdout
+
+
 @pytest.mark.full
 def test_of_what_programs_import_only_that_is_left_out_which_does_not_fit(project, index):
     requirements(project, "torch\nhuggingface-hub>=2\n")

@@ -487,6 +487,29 @@ def test_a_script_whose_name_says_that_it_installs_is_a_guide(tmp_path):
     assert asked(listed) == {"requirements.txt:1": "numpy"}
 
 
+def test_what_a_script_says_about_itself_is_not_run(tmp_path):
+    script = "cat <<'EOF'\nUsage: bash setup.sh [--check]\nEOF\npip install timm\n"
+    found = read(tmp_path, {"README.md": "bash setup.sh\n", "setup.sh": script, "run.py": ""})
+    assert asked(found) == {"setup.sh:4": "timm"}
+    assert found.not_followed == ()
+
+
+@cases(
+    "files, is_own",
+    {
+        "an archive of a branch": ({}, True),
+        "a remote": ({".git/config": '[remote "origin"]\n\turl = git@h.example:o/tool.git\n'}, True),
+        "a submodule": ({".git/config": '[submodule "tool"]\n\turl = https://h.example/o/tool\n'}, False),
+    },
+)
+def test_the_clone_of_a_guide_is_the_project_by_its_folder_or_its_remote(tmp_path, files, is_own):
+    folder = tmp_path / ("other" if files else "tool-main")
+    folder.mkdir()
+    guide = "git clone https://h.example/o/tool\ncd tool\npip install -r more.txt\n"
+    found = read(folder, {"README.md": guide, "more.txt": "timm\n", "run.py": "", **files})
+    assert bool(found.needs) is is_own
+
+
 def test_mim_installs_what_pip_does(tmp_path):
     found = read(tmp_path, {"README.md": "pip install -U openmim\nmim install 'mmcv-full==1.6.0'\n", "run.py": ""})
     assert asked(found) == {"README.md:1": "openmim", "README.md:2": "mmcv-full==1.6.0"}
@@ -511,6 +534,7 @@ If you want demos:\n```\npip install x\n```\nThen:\n```\npip install timm\n``` =
 git clone https://h.example/o/x.git\ncd x && pip install -r r.txt\ncd ..\npip install timm => timm => => it is a file of another repository
 pip install timm -f https://h.example/torch-1.7 => timm => => the plan chooses the places of packages
 conda env create -f e.yml\npip install timm => timm => => the project has no e.yml
+```\n# one of cpu | cu126 | cu128\npip install timm\n``` => timm => =>
 bash more.sh\nbash tools/setup.sh\nuv run ipython kernel install x\npip install timm => timm => => the project has no such file
 """
 

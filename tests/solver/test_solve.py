@@ -15,6 +15,8 @@ from devkit.solver.plan import Conflict, Constraint, Plan, Vendor
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve, solve_project
 
+CPU = build_machine_from_flags(machine="x86_64")
+
 
 def test_the_plan_on_the_cpu(solve_for):
     plan = solve_for()
@@ -36,6 +38,23 @@ def test_every_choice_has_its_reason(solve_for):
     assert {name: values[name] for name, _ in plan.packages} == dict(plan.packages)
     assert all(reason.because and reason.source and reason.confidence for reason in plan.reasons)
     assert plan.data_as_of == load_tables().torch.as_of
+
+
+@pytest.mark.parametrize(
+    ("specifier", "image"),
+    [
+        ("==3.12.10", "python:3.12.10-slim-bookworm"),
+        ("==3.12", "python:3.12.0-slim-bookworm"),
+        (">=3.10,<=3.12.4", "python:3.11-slim-bookworm"),
+        ("==3.11.2", "python:3.11.2-slim"),  # older than Debian 12
+        ("~=3.12.4", "python:3.12-slim-bookworm"),
+    ],
+)
+@pytest.mark.parametrize("framework", [Framework.TORCH, Framework.NONE])
+def test_the_image_has_the_release_of_python_that_the_project_takes(specifier, image, framework):
+    constraints = (Constraint("python", specifier, "pyproject.toml"),)
+    request = replace(build_request(machines=(CPU,)), constraints=constraints, framework=framework)
+    assert solve(request, load_tables()).base_image == image
 
 
 def test_two_machines_get_one_plan_that_serves_both(solve_for):

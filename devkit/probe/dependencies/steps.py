@@ -29,6 +29,10 @@ MAX_DEPTH = 3
 _GUIDE = re.compile(r"(?i)(?:readme|install(?:ation)?|get(?:ting)?[_-]?started)(?:\.(?:md|rst|txt))?")
 _SCRIPT = re.compile(r"(?i)(?:[\w-]*[_-])?(?:setup|install|build|prepare|env)[\w-]*\.sh")
 _FOLDERS = ("", "docs/", "doc/")
+_OF_ARCHIVE = re.compile("-(?:main|master)$")
+"""What GitHub adds to the folder in an archive of a branch."""
+_REMOTE = re.compile(r"(?m)^\[remote [^\n\[]*\n(?:\s+[^\n\[]*\n)*?\s+url *= *\S*[/:]([^\s/:]+?)(?:\.git)?/?$")
+"""In a clone's .git/config."""
 _OWN_NAME = re.compile(r"""\bname\s*=\s*["']([\w.-]+)""")
 
 # The parts of a guide.
@@ -47,7 +51,7 @@ _OPTIONAL = re.compile(r"(?<= )\[-[^\[\]\n]*\]")
 
 # Those for whom a part is not.
 _PLATFORM = r"windows|mac ?os(?: ?x)?|osx|apple|cpu|tpu|rocm|amd|npu"
-_OURS = re.compile(r"(?i)\b(?:linux|ubuntu|debian|wsl2?|cuda|nvidia|(?<!no )(?<!without )gpus?)\b")
+_OURS = re.compile(r"(?i)\b(?:linux|ubuntu|debian|wsl2?|cu(?:da|\d{2,3})|nvidia|(?<!no )(?<!without )gpus?)\b")
 _ASIDE = re.compile(
     rf"(?i)\b(?:(?P<platform>{_PLATFORM})|optional\w*|develop\w*|contribut\w+|tests?|testing|docs?|documentation"
     r"|(?<!without )docker|demo|gradio|faq|troubleshoot\w*|export|deploy\w*)\b"
@@ -162,8 +166,10 @@ def list_guides(files: ProjectFiles) -> Iterator[str]:
 
 
 def list_own_names(files: ProjectFiles, own: str) -> set[str]:
-    """List the names of the project itself, normalized: `own`, that of its folder, and those that setup.py says."""
-    names = (own, files.folder.rpartition("/")[2], *_OWN_NAME.findall(files.read(SETUP_PY, "build") or ""))
+    """List the names of the project itself, normalized: `own`, those of its folder and its remotes, and those that setup.py says."""
+    folder = _OF_ARCHIVE.sub("", files.folder.rpartition("/")[2])
+    remotes = _REMOTE.findall(files.read(".git/config", "git") or "")
+    names = (own, folder, *remotes, *_OWN_NAME.findall(files.read(SETUP_PY, "build") or ""))
     return {canonicalize_name(name) for name in names if name}
 
 
@@ -339,6 +345,8 @@ def _follow(steps: Iterator[Step], files: ProjectFiles, depth: int) -> Iterator[
         elif ran.endswith(".sh"):
             near = (files.within(ran, beside=each) for each in (folder, step.path))
             script = next((each for each in near if each and files.has(each)), "")
+            if script == step.path:
+                continue  # the script's own usage text
             if script and depth < MAX_DEPTH and not OTHER_MACHINE.search(script):
                 yield from _follow(_read_script(script, files, step, folder), files, depth + 1)
             elif _SCRIPT.fullmatch(ran.rpartition("/")[2]) and not re.match(r"/|\w+://", ran):

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,18 +169,8 @@ def find_development_choice(folder: str, dependencies: Dependencies) -> Dependen
     from devkit.probe.dependencies.imports import IMPORT, read_programs
     from devkit.probe.dependencies.requirement_lists import is_for_all
 
-    available = dependencies.available
-    builds = {each.choice for each in dependencies.torch_builds}
-    # A lock limits what no extra in use brings, too.
-    own = {need.name for need in dependencies.needs if need.role is not RequirementRole.CONSTRAINT}
     distributions = load_tables().imports.distributions(with_compiled=True)
-    offered: dict[str, set[str]] = {}
-    for extra in available.extras:
-        if f"--extra {extra}" not in builds:
-            whole = read_local_dependencies(
-                folder, DependencyChoice((*dependencies.extras, extra), dependencies.groups)
-            )
-            offered[extra] = {need.name for need in whole.needs} - own
+    offered = _read_offers(folder, dependencies)
     names = {name.replace("-", "_"): name for each in offered.values() for name in each} | distributions
     files = ProjectFiles(LocalHost(), folder)
     programs = read_programs(files, is_library=False, with_tests=True)
@@ -191,8 +181,30 @@ def find_development_choice(folder: str, dependencies: Dependencies) -> Dependen
             for each, brings in offered.items()
             if _DEVELOPMENT.fullmatch(each) or (brings & imported and is_for_all(each))
         ),
-        groups=tuple(filter(_DEVELOPMENT.fullmatch, available.groups)),
+        groups=tuple(filter(_DEVELOPMENT.fullmatch, dependencies.available.groups)),
     )
+
+
+def find_listing_extra(folder: str, dependencies: Dependencies, names: Collection[str]) -> str:
+    """Find the extra that lists the most of these packages and not more others, "" for none."""
+    from devkit.probe.dependencies.requirement_lists import is_for_all
+
+    offers = {extra: brings for extra, brings in _read_offers(folder, dependencies).items() if is_for_all(extra)}
+    others = {extra: len(brings - {*names}) - len(brings & {*names}) for extra, brings in offers.items() if brings}
+    return min((extra for extra in others if others[extra] <= 0), key=lambda extra: others[extra], default="")
+
+
+def _read_offers(folder: str, dependencies: Dependencies) -> dict[str, set[str]]:
+    """Read what each extra adds that is not chosen and brings no build of torch, which the plan chooses."""
+    builds = {each.choice for each in dependencies.torch_builds}
+    # A lock limits what no extra in use brings, too.
+    own = {need.name for need in dependencies.needs if need.role is not RequirementRole.CONSTRAINT}
+    offered: dict[str, set[str]] = {}
+    for extra in dependencies.available.extras:
+        if f"--extra {extra}" not in builds:
+            choice = DependencyChoice((*dependencies.extras, extra), dependencies.groups)
+            offered[extra] = {need.name for need in read_local_dependencies(folder, choice).needs} - own
+    return offered
 
 
 def read_local_guide(folder: str, dependencies: Dependencies) -> tuple[PackageRequirement, ...]:
