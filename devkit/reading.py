@@ -85,8 +85,8 @@ def find_similar_paths(path: Path) -> list[str]:
         beside = sorted(islice(path.parent.iterdir(), _MAX_COMPARED))
     except OSError:
         return []
-    near = find_similar(path.stem, [each.stem for each in beside])
-    return [f"{each}" for stem in near for each in beside if each.stem == stem][: len(near)]
+    near = find_similar(path.stem, [each.stem for each in beside if each != path])
+    return [f"{each}" for stem in near for each in beside if each.stem == stem and each != path][: len(near)]
 
 
 def suggest_path(path: Path, otherwise: str) -> str:

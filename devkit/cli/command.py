@@ -49,6 +49,11 @@ class PathType(click.Path):
             raise DevkitError(
                 f"{word} is a URL, not a folder", f"Clone it first: {clone} && {name} {shlex.quote(folder)}"
             )
+        if self.exists and os.path.islink(value) and not os.path.exists(value):  # noqa: PTH110, PTH114 - pathlib raises for a loop
+            target = os.readlink(value)  # noqa: PTH115
+            is_loop = os.path.lexists(Path(value).parent / target)
+            says = "which leads back to it" if is_loop else "which does not exist"
+            raise DevkitError(f"{word} is a link to {target}, {says}", "Correct the link, or name another path.")
         return super().convert(value, param, ctx)
 
 

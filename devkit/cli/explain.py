@@ -222,6 +222,10 @@ def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, wi
         ctx.exit(ExitCode.DONE)
 
 
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+"""The first bytes of a compressed file -> the program that reads it."""
+
+
 def read_log(chunks: Iterator[bytes], name: str = "the log") -> "tuple[Excerpt, ...]":
     """Read a log; of a very long one the beginning, the end, and the lines of errors between. Raises DevkitError for an image."""
     from devkit.doctor.signatures.log_text import read_excerpts
@@ -238,6 +242,8 @@ def _read_utf8(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """Read chunks as UTF-8. PowerShell writes UTF-16 with a byte order mark."""
     chunk = next(chunks, b"")
     if not chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not is_text(chunk):
+        if program := next((each for magic, each in _COMPRESSED.items() if chunk.startswith(magic)), ""):
+            raise DevkitError(f"{name} is compressed", f"{program} -dc {shlex.quote(name)} | devkit explain -")
         hint = "Paste the error's text, or save the command's output: COMMAND > train.log 2>&1"
         raise DevkitError(f"{name} is not text", hint)
     encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(chunk[:2])

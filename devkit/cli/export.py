@@ -372,7 +372,8 @@ def load_exported_project(project: "DevkitProject", plan: Plan, job: JobSettings
         return ExportedProject(build_container_settings(project), plan, finetune=None, config=None)
     path = project.root / job.settings
     if not path.is_file():
-        lacks = "is a folder, not a TOML file" if path.is_dir() else f"does not exist in {project.root}"
+        is_other = "is not a file" if path.exists() else f"does not exist in {project.root}"
+        lacks = "is a folder, not a TOML file" if path.is_dir() else is_other
         near = [os.path.relpath(each) for each in path.parent.glob("*.toml") if each.name != DEVKIT_TOML]
         hint = "Give the path of the devkit finetune settings in the project, because the job sees only the project."
         raise DevkitError(f"{job.settings} {lacks}", suggest(near, hint))

@@ -535,9 +535,9 @@ def print_added_packages(before: "DevkitProject", project: "DevkitProject", need
         return
     says = {need.text: f"{need.origin} installs it" for need in read_local_guide(str(before.root), before.dependencies)}
     says |= {_format_requirement(each): f"imported by {each.origin}" for each in needs}
-    named = [f"{each} ({says[each]})" if each in says else each for each in added]
+    texts = [f"{each} ({says[each]})" if each in says else each for each in added]
     print_wrapped(
-        f"added: {join_words(named)}, which programs import but no file lists; [project] packages in devkit.toml"
+        f"added: {join_words(texts)}, which programs import but no file lists; [project] packages in devkit.toml"
     )
 
 

@@ -105,7 +105,7 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.estimate.inference import solve_serving
     from devkit.estimate.shape import find_model
     from devkit.probe.package_indexes import require_addresses
-    from devkit.workload.finetune.files import find_local_model, find_packaged_model, model_not_found
+    from devkit.workload.finetune.files import find_local_model, find_packaged_model, model_not_found, refuse_adapter
 
     if model.lower().endswith(".gguf"):
         if not Path(model).is_file():
@@ -123,6 +123,10 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     local, packaged = find_local_model(model), find_packaged_model(model)
     if not (local or packaged or "/" in model or find_model(model)):
         raise model_not_found(model)
+    if local:
+        refuse_adapter(
+            local, f"Merge it into its base model first: devkit generate --model BASE --adapter {model} --merge DIR"
+        )
     if not (local or packaged):
         require_addresses(["HF_ENDPOINT"])
     name = str(packaged) if packaged else model

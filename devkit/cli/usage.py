@@ -83,10 +83,24 @@ def _quote_plainly(words: Sequence[str]) -> list[str]:
     return _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0")
 
 
+def _leave_out_docker(words: Sequence[str]) -> list[str]:
+    """Leave out what devkit does without an option of docker."""
+    own = [*takewhile("--".__ne__, words)]
+    if not own or own[0] not in _STARTING:
+        return [*words]
+    kept = re.sub(_OF_DOCKER, "", "\0".join(own)).split("\0")
+    return [*kept, *words[len(own) :]]
+
+
+_STARTING = ("init", "onboard", "run", "shell", "up", "verify")
+_OF_DOCKER = re.compile(
+    "\0(?:-it|-ti|-i|-t|-d|--rm|--interactive|--tty|--detach|--gpus[\0=]all|--runtime[\0=]nvidia)(?=\0|$)"
+)
 _SLIPS: tuple[tuple[Callable[[Sequence[str]], list[str]], str, str], ...] = (
     (_quote_plainly, "use", "plain quotes"),
     (lambda words: [*dropwhile(_PROMPTS.__contains__, words)], "leave out", "the prompt"),
     (lambda words: [*takewhile("#".__ne__, words)], "leave out", "the comment"),
+    (_leave_out_docker, "leave out", "options of docker"),
     (lambda words: [re.sub(r"^ +(?=-)", "", each) for each in words if each.strip(" \\")], "leave out", _BACKSLASH),
     (
         lambda words: [_DASHES.sub(lambda found: "--" if found[1] else "-", each) for each in words],
@@ -94,7 +108,7 @@ _SLIPS: tuple[tuple[Callable[[Sequence[str]], list[str]], str, str], ...] = (
         "plain dashes",
     ),
 )
-"""What corrects a kind of words that nobody types, and how to say it."""
+"""What corrects a kind of words that nobody types, or that another program needs, and how to say it."""
 
 
 def find_slip(words: Sequence[str]) -> str:
@@ -177,7 +191,9 @@ def _find_meant_words(extra: str, context: click.Context, root: click.Group) -> 
 
 def _find_meant_values(error: click.BadParameter, context: click.Context) -> tuple[Iterable[str], str]:
     """Return what was probably meant by a wrong value, and a further line of the hint."""
-    typed = error.message.split("'")[1].replace("\\\\", "\\") if "'" in error.message else ""
+    typed = (
+        error.message.split("'")[1].replace("\\\\", "\\") if "'" in error.message else error.message.partition(" ")[0]
+    )
     option = error.param if isinstance(error.param, click.Option) else None
     is_written = error.param is not None and isinstance(error.param.type, OutputPath)
     meant: list[str] = []
@@ -228,7 +244,10 @@ def _find_number(typed: str, option: click.Option, context: click.Context) -> li
     found = re.fullmatch(r"(\d[\d_,]*\.?\d*)\s*([A-Za-z%]*)", typed)
     factor = _UNITS.get(option.metavar or "N", {}).get(found[2].lower(), 0 if found[2] else 1) if found else 0
     value = float(found[1].replace(",", "")) * factor if found else 0.0
-    is_possible = value > 0 and (value.is_integer() or option.type.name.startswith("float"))
+    low, high = (getattr(option.type, each, None) for each in ("min", "max"))
+    if high is not None and value > high:
+        value = value / 100 if value <= 100 * high and option.type.name.startswith("float") else float(high)
+    is_possible = value > 0 and value >= (low or 0) and (value.is_integer() or option.type.name.startswith("float"))
     return [f"{flag} {value:.15g}"] if is_possible else []
 
 
@@ -261,6 +280,9 @@ def _quote_words(typed: str, context: click.Context) -> list[str]:
     if not isinstance(option, click.Option) or option.is_flag or option.type.name != "text" or end - start < 3:
         return []
     value = " ".join(words[start + 1 : end])
+    if Path(words[start + 1]).is_dir() and any(isinstance(each, click.Argument) for each in context.command.params):
+        folder, rest = words[start + 1], words[start + 2 : end]
+        return [shlex.join((*context.command_path.split(), folder, words[start], " ".join(rest), *words[end:]))]
     if re.fullmatch(r"\d+[a-z]", option.metavar or ""):
         value = re.sub(r"^(\d+) ([a-z])[a-z]*$", r"\1\2", value.lower())  # 2 days as in 24h
     return [f"{words[start]} {shlex.quote(value)}"]
@@ -321,13 +343,32 @@ def _find_options_for(value: str, context: click.Context) -> list[str]:
     """Return the options that take a value that was given without one, by what it is."""
     if any(piece.startswith("[--") for piece in context.command.collect_usage_pieces(context)):
         return ["-- COMMAND, after two dashes"]
-    path = Path(value)
     # What is beside the project's folder may be anything.
     named = () if any(isinstance(each, click.Argument) for each in context.command.params) else ("TEXT", "NAME")
-    metavars = ("DIR", "PATH", "NAME") if path.is_dir() else ("FILE", "NAME") if path.is_file() else named
-    options = [each for each in context.command.params if isinstance(each, click.Option)]
-    taking = [each for metavar in metavars for each in options if each.metavar == metavar]
-    return [_show_option(each, context) for each in taking if not isinstance(each.type, OutputPath)]
+    options = [
+        each for each in context.command.params if isinstance(each, click.Option) and {*each.opts}.isdisjoint(sys.argv)
+    ]
+
+    def list_taking(word: str) -> list[str]:
+        metavars = (
+            ("DIR", "PATH", "NAME") if Path(word).is_dir() else ("FILE", "NAME") if Path(word).is_file() else named
+        )
+        taking = (each for metavar in metavars for each in options if each.metavar == metavar)
+        # A file of settings is TOML, as the option's help says.
+        fits = (each for each in taking if "TOML" not in f"{each.help}" or word.endswith(".toml"))
+        return [each.opts[0] for each in fits if not isinstance(each.type, OutputPath)]
+
+    words = value.split()
+    if len(words) > 1 and all(Path(each).exists() for each in words):
+        flags: list[str] = []
+        for word in words:
+            flags += [each for each in list_taking(word) if each not in flags][:1]
+        return (
+            [shlex.join(each for pair in zip(flags, words, strict=True) for each in pair)]
+            if len(flags) == len(words)
+            else []
+        )
+    return [f"{flag} {shlex.quote(value)}" for flag in list_taking(value)]
 
 
 def _find_commands(typed: str, group: click.Group, context: click.Context) -> list[str]:
@@ -337,7 +378,9 @@ def _find_commands(typed: str, group: click.Group, context: click.Context) -> li
     meant = [each.format(shlex.join(rest) or "COMMAND") for each, words in table.items() if typed in words.split()]
     known = group.list_commands(context)
     meant = meant or find_similar(typed, known)
-    if not meant and (command := next(filter(known.__contains__, rest), "")):  # the words are swapped
+    if not meant and (
+        command := next((each for each in rest if group.get_command(context, each)), "")
+    ):  # the words are swapped
         rest.remove(command)
         meant = [shlex.join((command, typed, *rest))]
     return [f"{context.command_path} {each}" for each in meant]

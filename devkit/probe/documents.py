@@ -89,6 +89,8 @@ def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:
         problem = problem.replace("found character that", f"found the character {rest[:1]!r}, which")
         # In the same words for every release of PyYAML.
         problem = "nested too deeply" if "nesting depth" in problem else problem
+        if conflict := _find_merge_conflict(text):
+            raise InvalidDocument(UNRESOLVED, conflict) from error
         raise InvalidDocument(problem, mark.line + 1 if mark else 1) from error
     return ABSENT if root is None else _Yaml(file).node(root, 0)
 
@@ -146,6 +148,7 @@ class _Yaml:
 # Plain values: what has a different type than expected counts as absent.
 
 _LOGIN = re.compile(r"[^/\s]*@")
+UNRESOLVED = "a merge conflict is not resolved"
 MAX_DIGITS = 18
 MAX_KEY_PARTS = 100
 """Of a dotted key of TOML: tomllib takes quadratic time for a.a.a."""
@@ -183,12 +186,23 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("nested too deeply") from error
 
 
+def _find_merge_conflict(text: str) -> int:
+    """Find the line of the first merge conflict that Git left in a text, 0 for none."""
+    found = re.search(r"(?m)^<{7} ", text)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
+
+
 def _explain_toml_error(says: str, text: str) -> str:
     """Return an error of tomllib with what to write; an array that is not closed is shown where it opens."""
+    if conflict := _find_merge_conflict(text):
+        return f"{UNRESOLVED} (at line {conflict}, column 1)"
     found = re.search(r"at line (\d+)", says)
     before = "\n".join(_TOML_STRING.sub("", line) for line in text.split("\n")[: int(found[1]) - 1 if found else None])
     if opening := re.search(r"=\s*\[[^\]]*\Z", before):
         return f"the array that opens here has no closing ] (at line {before.count(chr(10), 0, opening.start()) + 1}, column 1)"
+    if twice := re.match(r"Cannot declare \((.+?),?\) twice", says):
+        table = ".".join(re.findall(r"'(.*?)'", twice[1]))
+        return says.replace(twice[0], f"the table [{table}] stands twice: write its keys below the first one")
     return next((says.replace(part, what) for part, what in _TOML_CORRECTIONS.items() if says.startswith(part)), says)
 
 

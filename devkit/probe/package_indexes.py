@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import PUBLIC_INDEX
@@ -196,3 +197,15 @@ def _read_pip(keys: tuple[str, ...] = _PIP_KEYS) -> Iterator[tuple[str, list[str
     for key in keys:
         if values := os.environ.get(f"PIP_{key.upper().replace('-', '_')}", "").split():
             yield key, values
+
+
+def describe_proxy(url: str) -> str:
+    """Return " through the proxy HOST" for an address that the environment sends through one, "" for any other."""
+    from urllib.request import getproxies, proxy_bypass  # only what failed is explained
+
+    asked, proxies = urlsplit(url), getproxies()
+    proxy = proxies.get(asked.scheme) or proxies.get("all", "")
+    if not proxy or proxy_bypass(asked.hostname or ""):
+        return ""
+    variable = f"{asked.scheme if asked.scheme in proxies else 'all'}_PROXY".upper()
+    return f" through the proxy {urlsplit(proxy).netloc.rpartition('@')[2] or 'of'} ({variable})"

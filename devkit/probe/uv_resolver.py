@@ -43,7 +43,13 @@ from devkit.facts.project import is_below_index
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.requirements import INDEX_OPTIONS, OPTION, join_lines, parse_option, strip_login
 from devkit.probe.host import CALL_DEADLINE_S, TIMED_OUT, ProgramResult, run_program
-from devkit.probe.package_indexes import find_allowed_indexes, find_offline_setting, find_pip_index, require_addresses
+from devkit.probe.package_indexes import (
+    describe_proxy,
+    find_allowed_indexes,
+    find_offline_setting,
+    find_pip_index,
+    require_addresses,
+)
 from devkit.probe.source_distributions import read_source_builds
 from devkit.text import to_one_line
 
@@ -414,7 +420,8 @@ def explain_unreachable(error: str) -> str:
     if not any(word in error.lower() for word in _UNREACHABLE):
         return ""
     asked = _HOST.search(error)  # torch and a project's own index are elsewhere
-    return f"uv cannot reach the package index{f' at {asked[1]}' if asked else ''}"
+    through = describe_proxy(f"https://{asked[1]}" if asked else "https:")
+    return f"uv cannot reach the package index{f' at {asked[1]}' if asked else ''}{through}"
 
 
 def find_uv_cache(uv: str) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from devkit.devcontainer.configuration import LOCATIONS
 from devkit.doctor.model import Severity
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_checks
@@ -185,13 +186,17 @@ def _require_generated(folder: Path) -> None:
     try:
         first_lines = file.read_text(encoding="utf-8", errors="replace")[:200]
     except OSError:
+        first_lines = ""
+    own = next((folder / each for each in LOCATIONS if (folder / each).is_file()), None)
+    if not first_lines and own is None:
         raise DevkitError(
             f"{file} does not exist, so there is no dev container to verify",
             f"write one: devkit init {folder}\nor run the proof on this machine: devkit verify --here",
-        ) from None
+        )
     if GENERATED_MARK not in first_lines:
         raise DevkitError(
-            f"{file} was not written by devkit", "prove your own container from inside: devkit verify --here"
+            f"{file if first_lines else own} was not written by devkit",
+            f"prove your own container from inside: devkit verify --here\nor see whether it starts: devkit up {folder}",
         )
 
 

@@ -1,6 +1,7 @@
 """How every command ends, completes and describes its JSON; and typical mistakes: one line and a hint, exit code 2."""
 
 import errno
+import gzip
 import json
 import os
 import shutil
@@ -396,10 +397,13 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "the value of another flag": (["estimate", "--method", "sft"], "Did you mean --objective sft?"),
         "more words than a flag has": (["plan", "--gpu-name", "T4"], "Did you mean --gpu or"),
         "a flag of others": (["update", "--torch", "2"], "devkit init --torch or devkit plan --torch"),
-        "a folder without its flag": (["doctor", "."], "Did you mean --project DIR?"),
-        "a text without its flag": (["generate", "Who are you?"], "Did you mean --prompt TEXT"),
-        "a file for a folder": (["plan", __file__], "--requirements FILE"),
-        "a flag that resembles none of a few": (["up", "-d"], "Options: --config, --context,"),
+        "a folder without its flag": (["doctor", "."], "Did you mean --project .?"),
+        "a text without its flag": (["generate", "Who are you?"], "Did you mean --prompt 'Who are you?' or"),
+        "a file for a folder": (["plan", __file__], f"--requirements {__file__}"),
+        "a flag that resembles none of a few": (["up", "-z"], "Options: --config, --context,"),
+        "options of docker": (["run", "-it", "--rm", "--gpus=all", "--", "x", "-it"], "docker: devkit run -- x -it\n"),
+        "more than the highest": (["fleet", "doctor", "a", "--parallel", "5000"], "Did you mean --parallel 1000?"),
+        "percent": (["generate", "--prompt", "x", "--top-p", "90"], "Did you mean --top-p 0.9?"),
         "an argument of a command without any": (["try", "x"], "devkit try takes no arguments."),
         "a time with a typo": (["export", "slurm", "--time", "4x"], "'4x', which is not a duration"),
         "half a command": (["fleet"], "Missing argument 'COMMAND'.\n  One of compare,"),
@@ -407,7 +411,10 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
         "a folder for a log": (["explain", "."], ". is a folder"),
         "a lost folder": (["down", "typo"], "does not exist.\n  Check the path, which is relative to /"),
         "an empty file of facts": (["doctor", "--facts", os.devnull], "not JSON: it is empty"),
-        "a file as project": (["doctor", "--project", __file__], f"--project {Path(__file__).parent} or --facts FILE?"),
+        "a file as project": (
+            ["doctor", "--project", __file__],
+            f"--project {Path(__file__).parent} or --facts {__file__}?",
+        ),
         "a folder for the report": (["doctor", "--output", "."], "directory.\n  Name a file in it: --output FILE\n"),
         "a folder for the proof": (["verify", "--here", "--output", "."], "Name a file in it: --output FILE"),
         "an empty path": (["bundle", "--output", ""], "--output: the path is empty"),
@@ -524,11 +531,23 @@ def test_a_mistake_is_one_line_and_a_hint(tmp_path, words, says):
 
 
 def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
-    names = ("proj/.devcontainer/x", "proj/adapter_config.json", "facts/gpu01.json", "train.jsonl", "other.jsonl")
+    names = (
+        "theirs/.devcontainer/devcontainer.json",
+        "proj/.devcontainer/x",
+        "proj/adapter_config.json",
+        "facts/gpu01.json",
+        "train.jsonl",
+        "other.jsonl",
+    )
     for name in (*names, "empty.log"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}\n" * (name in names))
     (tmp_path / "image.log").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9)
+    (tmp_path / "old.log.gz").write_bytes(gzip.compress(b"RuntimeError"))
+    for link, target in (("loop", "ring"), ("ring", "loop"), ("lost", "gone")):
+        (tmp_path / link).symlink_to(target)
+    (tmp_path / "merged").mkdir()
+    (tmp_path / "merged/pyproject.toml").write_text("[project]\n<<<<<<< HEAD\nname = 'a'\n=======\n>>>>>>> b\n")
     (tmp_path / "filled").mkdir()
     (tmp_path / "filled/.devcontainer").write_text("x")
     (tmp_path / "filled/devcontainer.json").touch()
@@ -539,6 +558,14 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         (["run", "proj", "python", "a b.py"], "devkit run --directory proj -- python 'a b.py'\n"),
         (["run", "python", "main.py"], "devkit run --directory proj -- python main.py\n"),
         (["down"], "devkit down proj\n"),
+        (["down", "loop"], "loop is a link to ring, which leads back to it\n"),
+        (["down", "lost"], "lost is a link to gone, which does not exist\n"),
+        (["verify", "--command", "proj", "python a.py"], "Did you mean devkit verify proj --command 'python a.py'?"),
+        (["finetune", "proj", "train.jsonl"], "Did you mean --model proj --data train.jsonl?"),
+        (["serve", "proj"], "proj is an adapter, not a model\n  Merge it into its base model first: devkit generate"),
+        (["verify", "theirs"], "theirs/.devcontainer/devcontainer.json was not written by devkit\n"),
+        (["explain", "old.log.gz"], "old.log.gz is compressed\n  gzip -dc old.log.gz | devkit explain -\n"),
+        (["plan", "merged"], "pyproject.toml:2: it is not TOML: a merge conflict is not resolved\n"),
         (["doctor", "--facts", "facts"], "Did you mean facts/gpu01.json?"),
         (["doctor", "--facts", "facts/gpu1.json"], "Did you mean facts/gpu01.json?"),
         (["onboard", "porj"], "Did you mean proj?"),

@@ -16,6 +16,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import Refused, RequirementSources, ResolutionRequest, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe import package_indexes
+from devkit.probe.package_indexes import describe_proxy
 from devkit.probe.uv_resolver import UvResolver, build_uv_environment, find_uv
 from devkit.render.container.packages import render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
@@ -565,3 +566,25 @@ def test_what_the_user_allows_is_remembered_once_and_for_this_run_without_a_home
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     with pytest.raises(DevkitError, match=r"cannot write .*/file/devkit/x: Not a directory"):
         write_user_file("x", b"")
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "says"),
+    [
+        (
+            {"HTTPS_PROXY": "http://me:secret@proxy:3128"},
+            "https://pypi.org",
+            " through the proxy proxy:3128 (HTTPS_PROXY)",
+        ),
+        ({"ALL_PROXY": "http://proxy:1"}, "https://pypi.org/simple", " through the proxy proxy:1 (ALL_PROXY)"),
+        ({"HTTP_PROXY": "http://proxy:1"}, "https://pypi.org", ""),
+        ({"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": ".org"}, "https://pypi.org", ""),
+    ],
+)
+def test_an_address_that_is_not_reached_is_told_with_its_proxy(monkeypatch, environment, url, says):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert describe_proxy(url) == says

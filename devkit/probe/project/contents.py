@@ -181,4 +181,4 @@ def check_settings_file(files: ProjectFiles) -> None:
             line = next(number for number, each in enumerate(text.splitlines(), 1) if "policy" in each)
             files.broken(SETTINGS_FILE, "[policy] was removed, and its rules are not checked", line)
     except ValueError as error:
-        files.broken(SETTINGS_FILE, str(error), find_toml_line(error))
+        files.broken(SETTINGS_FILE, str(error).partition(" (at")[0], find_toml_line(error))

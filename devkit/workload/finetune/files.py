@@ -28,7 +28,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
 from devkit.probe.host import LocalHost
-from devkit.probe.package_indexes import require_addresses
+from devkit.probe.package_indexes import describe_proxy, require_addresses
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded, read_json_object
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.workload.interpreter import build_module_command
@@ -285,12 +285,15 @@ def _refuse_unbounded_files(folder: Path) -> None:
             raise DevkitError(f"{file} is larger than {format_bytes(max_bytes)}", FETCH_AGAIN_HINT)
 
 
+def refuse_adapter(folder: Path, hint: str) -> None:
+    """Raise DevkitError for a folder that holds an adapter and no model."""
+    if (folder / ADAPTER_CONFIG_FILE).is_file() and not (folder / "config.json").is_file():
+        raise DevkitError(f"{folder} is an adapter, not a model", hint)
+
+
 def _read_model_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
-    if (folder / ADAPTER_CONFIG_FILE).is_file() and not file.is_file():
-        raise DevkitError(
-            f"{folder} is an adapter, not a model", "Give its base model with --model, and the adapter with --adapter."
-        )
+    refuse_adapter(folder, "Give its base model with --model, and the adapter with --adapter.")
     if not file.is_file():
         raise DevkitError(f"{folder} has no config.json, so it is not a transformers model", "Name a model's folder.")
     config = read_json_object(file, MAX_CONFIG_BYTES, FETCH_AGAIN_HINT)
@@ -610,7 +613,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
     # A proxy or resolver failed below HTTP: each client library of the hub's package raises its own error.
     if not isinstance(error, OSError) and not re.search("Connect|Timeout|RevisionResolution", type(error).__name__):
         return None
-    cause, fix = f"{ENDPOINT} cannot be reached", "fetch it on a machine with a network"
+    cause, fix = f"{ENDPOINT} cannot be reached{describe_proxy(ENDPOINT)}", "fetch it on a machine with a network"
     if HF_HUB_OFFLINE:
         cause, fix = "HF_HUB_OFFLINE is set", "unset it once to fetch it"
     hints = [*near, f"To continue, {fix}, or give a folder that contains it."]
