@@ -156,7 +156,9 @@ def _read_hosts(file: Path | None) -> Iterator[str]:
             errors="replace"
         )
     for number, line in enumerate(text.splitlines(), 1):
-        for host in line.partition("#")[0].split()[:1]:
+        # An inventory of Ansible has headings and addresses, a host file of MPI or DeepSpeed slots.
+        line = re.sub(r"^\s*\[[a-z_][\w-]*\]\s*$|^.*\bansible_host=", "", line.partition("#")[0], flags=re.IGNORECASE)
+        for host in line.split()[:1]:
             if not re.fullmatch(r"(ssh://)?[\w.@:%\[\]-]*\w", _refuse_lists([host])[0]):
                 raise DevkitError(f"{file}:{number}: {host} is not a host", "Write one host per line.")
             yield host

@@ -199,7 +199,7 @@ def _find_meant_values(error: click.BadParameter, context: click.Context) -> tup
     meant: list[str] = []
     if error.message.endswith("does not exist."):
         meant = [*_quote_words(typed, context), *(() if option else _find_flags(typed, context))]
-        meant = meant or _find_gpu_words(typed, context)
+        meant = meant or _find_gpu_words(typed, context) or ([] if option else _swap_output(typed, context))
         is_command = shutil.which(typed) or "--" in takewhile(typed.__ne__, sys.argv)
         if not meant and isinstance(error.param, click.Argument) and is_command:
             meant = [f"devkit run -- {shlex.join(_list_words_from(typed))}"]
@@ -230,6 +230,17 @@ def _find_meant_values(error: click.BadParameter, context: click.Context) -> tup
             return [f"{each.opts[0]} {typed}"], ""
     known = _VALUES_OF_OTHER_TOOLS.get(typed.lower(), typed)
     return [known] if known in error.param.type.choices else find_similar(typed, error.param.type.choices), ""
+
+
+def _swap_output(typed: str, context: click.Context) -> list[str]:
+    """Return the command with its argument and the value of its output swapped, where only that value is there."""
+    words = sys.argv[1:]
+    outputs = {flag for each in context.command.params if isinstance(each.type, OutputPath) for flag in each.opts}
+    at = next(
+        (place for place, each in enumerate(words[1:], 1) if words[place - 1] in outputs and Path(each).is_dir()), 0
+    )
+    swap = {words[at]: typed, typed: words[at]} if at else {}
+    return [shlex.join(("devkit", *(swap.get(each, each) for each in words)))] if swap else []
 
 
 def _find_number(typed: str, option: click.Option, context: click.Context) -> list[str]:

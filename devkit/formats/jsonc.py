@@ -130,6 +130,8 @@ def explain_json_error(error: json.JSONDecodeError) -> str:
     """Return what to write at the place of the error."""
     if error.pos == 0 and error.msg.startswith("Expecting value"):
         return "it begins with neither { nor ["
+    if (quote := error.doc[error.pos : error.pos + 1]) and quote in "“”„«»‘’":  # noqa: RUF001 - those of a word processor
+        return f'write " in place of {quote}'
     is_last = error.doc[error.pos : error.pos + 1] in ("]", "}") and error.doc[: error.pos].rstrip().endswith(",")
     said = "Illegal trailing comma" if is_last else error.msg
     plain = f"{said[0].lower()}{said[1:]}".removesuffix(" at")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from devkit.cli.fleet import _read_hosts
+from devkit.errors import DevkitError
 from tests.doctor.cluster import cluster, put
 from tests.forked_commands import run_devkit
 from tests.hosts import MACHINES as RECORDED
@@ -234,3 +236,11 @@ def test_what_comes_from_files_reaches_no_terminal_as_it_is_and_lines_fit(facts)
     shown = run_devkit("fleet", "compare", facts, COLUMNS="50").stdout
     assert "\x1b" not in shown and "\x07" not in shown
     assert max(map(len, shown.splitlines())) <= 50
+
+
+def test_an_inventory_and_a_host_file_name_hosts(tmp_path):
+    (tmp_path / "hosts").write_text("[gpu]\nn1 ansible_host=10.0.0.1 ansible_user=me\nn2 slots=8\n# n3\nn4  # old\n")
+    assert [*_read_hosts(tmp_path / "hosts")] == ["10.0.0.1", "n2", "n4"]
+    (tmp_path / "hosts").write_text("[gpu:vars]\nansible_user=me\n")
+    with pytest.raises(DevkitError, match=r"hosts:1: \[gpu:vars\] is not a host"):
+        [*_read_hosts(tmp_path / "hosts")]

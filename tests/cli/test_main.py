@@ -558,6 +558,7 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         (["run", "proj", "python", "a b.py"], "devkit run --directory proj -- python 'a b.py'\n"),
         (["run", "python", "main.py"], "devkit run --directory proj -- python main.py\n"),
         (["down"], "devkit down proj\n"),
+        (["bundle", "--output", "proj", "b"], "Did you mean devkit bundle --output b proj?"),
         (["down", "loop"], "loop is a link to ring, which leads back to it\n"),
         (["down", "lost"], "lost is a link to gone, which does not exist\n"),
         (["verify", "--command", "proj", "python a.py"], "Did you mean devkit verify proj --command 'python a.py'?"),

@@ -198,6 +198,7 @@ def test_a_json_error_has_line_and_column():
     assert format_json_error(caught.value).startswith("line 3, column 3")
     for text, says in (
         ('{"a": 1,}', "remove the comma"),
+        ("{“a”: 1}", 'write " in place of “'),
         ("{'a': 1}", "put the key in double quotes"),
         ("[1 2]", "a comma is"),
     ):
