@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "Start": {
         "doctor": "Find the cause of GPU problems on this machine, and show how to fix it.",
-        "try": "Teach a real model a name in a temporary environment.",
+        "try": "Demo: fine-tune a small model to learn a name, in a temporary environment.",
         "init": "Write a dev container that fits this machine.",
         "update": "Update a generated dev container, and keep your edits.",
         "up": "Start the project's dev container, showing build progress.",
@@ -49,7 +49,7 @@ GROUPS = {
         "bundle": "Collect everything needed to build the image without a network.",
         "serve": "Serve a model with vLLM, llama.cpp or transformers, with settings that fit this machine.",
         "fetch": "Download a model from the package index or the hub.",
-        "tables": "Show the version tables behind the answers.",
+        "tables": "Show how old the version tables behind the answers are.",
         "mcp": "Let AI assistants diagnose, plan, repair and prove.",
     },
 }

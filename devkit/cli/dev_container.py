@@ -180,7 +180,7 @@ def up(
 @context_option
 @click.pass_context
 def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
-    """Open a shell in DIR's running dev container, as its user and in the same folder.
+    """Open a shell in DIR's running dev container as its user, in the folder that matches the current one.
 
     The exit code is the shell's.
     """
@@ -209,7 +209,7 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
 def run(
     ctx: click.Context, *, directory: Path, config: Path | None, variables: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
-    """Run a command in the running dev container, as its user and in the same folder.
+    """Run a command in the running dev container as its user, in the folder that matches the current one.
 
     Connects standard input and output, and forwards Ctrl-C and other signals. The exit code is the command's.
     """

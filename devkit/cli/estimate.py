@@ -113,7 +113,7 @@ _WITHOUT_FLAG = {
     "hidden_states": "Whether DPO requests all hidden states, as TRL 0.19 to 0.28 does.",
     "accumulation": "Gradient accumulation steps. Default: 1.",
     "completions": "Completions that GRPO generates at once. Default: 16.",
-    "prompt": "Tokens in a row that are given and not scored. Default: 0 (unknown).",
+    "prompt": "Prompt tokens in each row, which are masked out of the loss. Default: 0 (unknown).",
     "cache_precision": "Data type of the KV cache. Default: that of the weights.",
 }
 """The settings for --set, with their meanings."""

@@ -51,7 +51,7 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
     "case_file",
     metavar="FILE",
     type=OUTPUT_FILE,
-    help="For an issue, write the text with this machine's facts to FILE, without names or secrets.",
+    help="Write the text and this machine's facts to FILE, without names or secrets, to attach to an issue.",
 )
 @click.pass_context
 def explain(

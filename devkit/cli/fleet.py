@@ -100,7 +100,7 @@ def fleet_doctor(
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Run devkit doctor on all HOSTs over ssh at once, and report common findings once.
+    """Run devkit doctor on every HOST over SSH in parallel, and report each shared finding only once.
 
     Install devkit on each of them first. ssh must not prompt: use keys or an agent. The exit code is 1 if a machine has
     problems or does not answer.

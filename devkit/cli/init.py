@@ -113,7 +113,7 @@ def _check_folder(ctx: click.Context, _: click.Parameter, directory: Path) -> Pa
 @click.option(
     "--prove",
     is_flag=True,
-    help="Try the plan: run the project's first program in a temporary environment without your variables.",
+    help="Try the plan: run the project's first program in a temporary environment, without your environment variables.",
 )
 @click.option("--compose", metavar="FILE", type=PathType(path_type=Path), help="Open a service from this Compose file.")
 @click.option("--service", metavar="NAME", help="The service to open. Default: the only one that requests a GPU.")
@@ -151,7 +151,7 @@ def init(
 
     Settings are stored in DIR/devkit.toml; flags override them and are saved there.
 
-    --as-feature: write it into .devcontainer and add "features": {"./devkit": {}} to devcontainer.json; or publish it.
+    With --as-feature, set DIR to .devcontainer and add "features": {"./devkit": {}} to devcontainer.json, or publish it.
     """
     from devkit.probe.dependencies.imports import is_among
     from devkit.render.changes import require_root

@@ -47,7 +47,7 @@ class Steps:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def onboard(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
-    """Go from a fresh clone to a proven dev container: doctor, init, up, verify.
+    """Go from a fresh clone to a proven dev container: check the machine, find the dev container, start it, verify it.
 
     Shows each step with its command, stops at the first failure, and prints the command to run next. If the project has
     no dev container yet, first run `devkit init` with the options that you want.
@@ -138,7 +138,8 @@ def _prove(entry: "Entry") -> tuple[str, str]:
     if done.code in (126, 127):
         return (
             "skipped",
-            "devkit is not installed in this dev container; add it: devkit init --as-feature .devcontainer",
+            'devkit is not installed in this dev container; run devkit init --as-feature .devcontainer, add "features":'
+            ' {"./devkit": {}} to devcontainer.json, and run devkit up',
         )
     with suppress(ValueError, KeyError, TypeError):
         return "done" if done.code == 0 else "failed", str(json.loads(done.out)["conclusion"])

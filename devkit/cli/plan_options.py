@@ -138,7 +138,11 @@ _VERSIONS = (
     click.option("--python", metavar="VERSION", help="Python version of the container, such as 3.12."),
     click.option("--image", metavar="REF", help="Base image to build on."),
     click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version."),
-    click.option("--as-of", metavar="DAY", help="Use the packages released by this day, or the latest ones."),
+    click.option(
+        "--as-of",
+        metavar="DAY",
+        help="Use packages released by this date, such as 2023-07-24, or the newest ones: latest.",
+    ),
     click.option(
         "--feature", "features", multiple=True, metavar="NAME", help="Require this feature: nf4, fp8, nvcc, graphics …"
     ),

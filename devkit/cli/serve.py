@@ -108,8 +108,8 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     from devkit.workload.finetune.files import find_local_model, find_packaged_model, model_not_found, refuse_adapter
 
     if model.lower().endswith(".gguf"):
+        hint = "Write one: convert_hf_to_gguf.py MERGED --outfile FILE, which comes with llama.cpp"
         if not Path(model).is_file():
-            hint = "Write one: convert_hf_to_gguf.py MERGED --outfile FILE, which comes with llama.cpp"
             raise DevkitError(f"the file {model} does not exist", suggest(find_similar_paths(Path(model)), hint))
         try:
             with Path(model).open("rb") as file:

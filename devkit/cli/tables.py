@@ -36,7 +36,7 @@ class TablesDocument:
 @click.command(cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def tables(as_json: bool) -> None:
-    """Show the age and the rows of each version table. Newer tables come with newer releases."""
+    """Show the age and number of rows of each version table. Newer tables come with newer releases."""
     states = tuple(map(_describe_table, TABLE_NAMES))
     if as_json:
         click.echo(json.dumps(encode(TablesDocument(tables=states)), indent=2))

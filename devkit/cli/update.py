@@ -65,7 +65,7 @@ def update(
     """Update a generated dev container, and keep your edits.
 
     Plans for the machines in devkit.lock, not for this one, and renews locks that were made from other plans.
-    If your edits and devkit's changes conflict, text files get both between markers, JSON and YAML files keep your
+    If your edits conflict with devkit's changes, text files get both versions between conflict markers, JSON and YAML files keep your
     edits, and the exit code is 1.
     """
     from devkit.render.changes import Action

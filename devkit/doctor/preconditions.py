@@ -74,7 +74,9 @@ def require_wsl_guest(facts: Facts) -> Wsl:
 def require_engine_side(facts: Facts) -> None:
     """End checks of the engine's own files where it runs elsewhere. Few containers hold an engine."""
     if is_in_container(facts) and not (isinstance(facts.engine, Engine) and facts.engine.hook_on_path in (True, False)):
-        raise NotApplicable("only the engine's machine can show this; run devkit doctor there, too")
+        raise NotApplicable(
+            "this can be checked only on the machine that runs the engine; run devkit doctor there, too"
+        )
 
 
 def has_nvidia_gpu(facts: Facts) -> bool | Unknown:

@@ -58,7 +58,7 @@ class JobSettings:
     gpu: Annotated[
         str,
         SettingInfo(
-            "GPU to request, such as H100. The job must fit it according to the memory estimate.", section=MACHINES
+            "GPU to request, such as H100. The memory estimate must show that the job fits on it.", section=MACHINES
         ),
     ] = ""
     gpus: Annotated[int, SettingInfo("GPUs on each node; 0 for none.", at_least=0, at_most=64, section=MACHINES)] = 1

@@ -100,7 +100,7 @@ def _prepare(
     if no_resolve:
         resolve = Unknown("--no-resolve was given")
     elif is_check and locked and (is_same or not locked.resolved_from):
-        resolve = Unknown("devkit.lock was written without a resolution")
+        resolve = Unknown("devkit.lock was written without resolving the packages")
     elif settings and settings.wheelhouse:
         resolve = Unknown("the image is built from a wheelhouse")
     else:

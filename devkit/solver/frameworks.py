@@ -152,7 +152,7 @@ def _validate(cuda: Release, row: TableRow, problem: Problem, *, is_compiler: bo
                     f"{known.first_cuda} to {known.last_cuda}" if known.last_cuda else f"{known.first_cuda} or newer"
                 )
                 yield Objection.from_row(
-                    known, "A5", f"nvcc of CUDA {cuda} cannot compile for {gpu}: that needs {range_}"
+                    known, "A5", f"nvcc from CUDA {cuda} cannot compile for {gpu}, which requires CUDA {range_}"
                 )
             elif known and known.last_cuda and cuda > known.last_cuda:
                 yield Objection.from_row(

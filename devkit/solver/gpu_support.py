@@ -119,7 +119,9 @@ def validate_features(environment: Environment, problem: Problem) -> Iterator[Ob
         row = problem.tables.stack.features[name]
         for gpu, capability in problem.gpus:
             if capability < row.capability:
-                says = f"{row.title} needs compute capability {row.capability}; {gpu} has {capability}"
+                says = (
+                    f"compute capability {row.capability} or higher is required for {row.title}; {gpu} has {capability}"
+                )
                 yield Objection.from_row(row, "F1", says)
         on_amd = problem.tables.rocm.features.get(name) if environment.candidate.rocm is not None else None
         for gpu, target in problem.amd_gpus:

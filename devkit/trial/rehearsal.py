@@ -332,7 +332,7 @@ def _locate(run: Run, key: str, values: Iterable[tuple[str, str]]) -> str:
     if place and key.endswith(".depends_on"):
         # The stand-ins themselves are healthy, and end as they should.
         remedy = "give the service that it waits for a healthcheck, or wait for service_started"
-        place = replace(place, note="it waits for a health check that no file has", remedy=remedy)
+        place = replace(place, note="it waits for a health check that no file defines", remedy=remedy)
     return str(replace(place, name=key)) if place else f"{key} in the project"
 
 

@@ -15,7 +15,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Refused, RequirementSources, ResolutionRequest, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe import package_indexes
+from devkit.probe import package_indexes, release_names, uv_resolver
 from devkit.probe.package_indexes import describe_proxy
 from devkit.probe.uv_resolver import UvResolver, build_uv_environment, find_uv
 from devkit.render.container.packages import render_constraints
@@ -588,3 +588,26 @@ def test_an_address_that_is_not_reached_is_told_with_its_proxy(monkeypatch, envi
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert describe_proxy(url) == says
+
+
+def test_a_resolver_refuses_a_variable_that_is_no_address(monkeypatch):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "an index of packages")
+    with pytest.raises(DevkitError, match="UV_DEFAULT_INDEX"):
+        UvResolver(RequirementSources())
+
+
+def test_what_is_known_of_a_source_distribution_or_left_out_is_not_read_once_more():
+    unbuilt = uv_resolver.UNBUILT.search("Failed to build `a==1`")
+    resolver = UvResolver(RequirementSources())
+    assert not resolver._read_metadata("uv", unbuilt, {("a", "1"): ()}, {})
+    assert not resolver._read_metadata("uv", unbuilt, {}, {"a": "1"})
+
+
+def test_the_index_is_asked_once_for_the_pythons_of_a_package(monkeypatch):
+    asked = []
+    monkeypatch.setattr(uv_resolver, "find_offline_setting", lambda: "")
+    monkeypatch.setattr(release_names, "list_compiled_pythons", lambda *each: asked.append(each) or ("3.11",))
+    resolver = UvResolver(RequirementSources())
+    for _ in range(2):
+        assert [*resolver._list_elsewhere([("a", "1", "3.13")])] == [("a", ("3.11",))]
+    assert asked == [("a", "1", "3.13")]

@@ -1,10 +1,14 @@
 """Any text in a finding, a reason and a GPU's name: each form of the report shows it as text, as its own parser reads it."""
 
+import io
 import json
 import re
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -12,6 +16,7 @@ from markdown_it import MarkdownIt
 from devkit.cli.output import OutputOptions, choose_marks
 from devkit.doctor.model import Check, Finding, Fix, Location, Severity
 from devkit.doctor.preconditions import NotApplicable
+from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS
 from devkit.doctor.report.markdown import render_markdown_report
 from devkit.doctor.report.report import build_report
 from devkit.doctor.report.sarif import build_sarif_document
@@ -96,3 +101,9 @@ def test_a_terminal_gets_no_control_characters_and_sarif_stays_json(text):
     assert not re.search(r"[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", re.sub(r"[\t\n]", "", printed)), repr(printed)
     (run,) = json.loads(json.dumps(build_sarif_document(shown, exit_code=1)))["runs"]
     assert [each["ruleId"] for each in run["results"]] == ["DRV901", "DRV901"]
+
+
+@pytest.mark.parametrize(("output", "marks"), [(None, ASCII_MARKS), (Path("report.txt"), UNICODE_MARKS)])
+def test_a_terminal_without_unicode_gets_plain_marks_and_a_file_all(monkeypatch, output, marks):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert choose_marks(OutputOptions("text", output)) is marks

@@ -573,7 +573,10 @@ def _choose_packing(settings: FinetuneSettings, lengths: Sequence[int]) -> tuple
             because = f"if packed, the run would have only {format_count(max(1, steps), 'step')}"
         return False, f"{because}; this attention does not pad"
     length = sum(lengths) // max(1, len(lengths))
-    return True, f"texts of {length} tokens on average fill rows of {settings.sequence}, without cross-attention"
+    return (
+        True,
+        f"texts of {length} tokens on average fill rows of {settings.sequence}, without attention across sequences",
+    )
 
 
 @dataclass(frozen=True)

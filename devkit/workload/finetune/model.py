@@ -435,7 +435,11 @@ def _require_bounded_patterns(adapter: SavedAdapter, modules: Sequence[str]) -> 
     for key in ("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"):
         value = adapter.config.get(key) or ()
         patterns = list(value) if isinstance(value, list | dict) else [value] if value else []
-        problem = f"{len(patterns):,} are more than the model has modules" if len(patterns) > len(modules) else ""
+        problem = (
+            f"{len(patterns):,} entries, but the model has only {len(modules):,} modules"
+            if len(patterns) > len(modules)
+            else ""
+        )
         try:
             with limit_time(PATTERN_TIMEOUT_S):
                 for pattern in [] if problem else [each for each in patterns if re.search(r"[^\w.]", each)]:

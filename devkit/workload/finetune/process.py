@@ -56,7 +56,7 @@ def limit_time(timeout_s: float) -> Iterator[None]:
     try:
         yield
     except _TimeIsUpError:
-        raise TimeoutError(f"it takes longer than {timeout_s:.0f} s") from None
+        raise TimeoutError(f"did not finish within {timeout_s:.0f} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

@@ -27,7 +27,9 @@ class FinetuneSettings:
     `micro_batch` must shrink. `sequence` is the longest row in tokens. `steps` overrides `epochs`.
     """
 
-    model: Annotated[str, SettingInfo("Folder or hub id of the base model.", section="Model and output")] = ""
+    model: Annotated[
+        str, SettingInfo("Folder or Hugging Face Hub ID of the base model.", section="Model and output")
+    ] = ""
     data: Annotated[
         tuple[str, ...], SettingInfo("File, folder or hub id of the data. May be repeated.", section="Data")
     ] = ()
@@ -41,7 +43,7 @@ class FinetuneSettings:
         Objective.SFT
     )
     reward: Annotated[
-        str, SettingInfo("Your function that rewards completions (grpo).", example="FILE.py:FUNCTION", section="Method")
+        str, SettingInfo("Your reward function for completions (grpo).", example="FILE.py:FUNCTION", section="Method")
     ] = ""
     generations: Annotated[
         int, SettingInfo("Completions of each prompt in a step (grpo).", at_least=2, has_flag=False)
@@ -65,7 +67,8 @@ class FinetuneSettings:
         int, SettingInfo("Sequence length: the longest row, in tokens.", example="TOKENS", at_least=2, section="Data")
     ] = 2048
     packing: Annotated[
-        bool | None, SettingInfo("Pack short sequences into one row, without cross-attention.", section="Data")
+        bool | None,
+        SettingInfo("Pack short sequences into one row, without attention across sequences.", section="Data"),
     ] = None
     completion_only: Annotated[
         bool, SettingInfo("Train on completions only: mask the prompt out of the loss.", section="Data")

@@ -49,6 +49,8 @@ def libraries_match_module(facts: Facts) -> Iterator[Problem]:
     failure = facts.nvml if isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH else None
     driver = None if is_in_wsl(facts) or isinstance(facts.driver, Unknown) else facts.driver
     if driver is None and failure is None:
+        if isinstance(facts.driver, Unknown) and not is_in_wsl(facts):
+            raise NotApplicable(f"the driver was not read: {facts.driver.reason}")
         raise NotApplicable("in WSL, the driver belongs to Windows")
     versions: tuple[Release, Release] | None = None
     if driver is not None and isinstance(driver.loaded, Release) and isinstance(driver.libnvidia_ml, Release):
