@@ -126,8 +126,7 @@ def _print_failure(failure: "Failure", client: "EngineClient") -> None:
         click.echo(to_one_line(line), err=True)
     with suppress(OSError), tempfile.NamedTemporaryFile("wb", prefix="devkit-", suffix=".log", delete=False) as log:
         log.write("\n".join(failure.lines).encode(errors="replace"))
-        hint = "" if verdict.known else f", which contains no known error: devkit explain {shlex.quote(log.name)}"
-        click.echo(f"The whole output: {log.name}{hint}", err=True)
+        click.echo(f"The whole output: {to_one_line(log.name)}", err=True)
 
 
 @click.command(cls=Command)

@@ -7,7 +7,7 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -17,7 +17,7 @@ from typing import Any
 from devkit.devcontainer.engine import EngineClient
 from devkit.devcontainer.made_container import ABSENT
 from devkit.doctor.model import Finding, Found, Side
-from devkit.doctor.registry import select_checks
+from devkit.doctor.registry import CHECKS, select_checks
 from devkit.doctor.runner import run_checks
 from devkit.doctor.signatures.unknown import STATUS
 from devkit.facts.project import Project
@@ -69,28 +69,42 @@ _GENERAL = re.compile(
 """Names that findings on anything may have."""
 
 
-def find_tried(host: Host, folder: str, said: str) -> Finding | None:
-    """Try the project's containers as the doctor does, and return the finding that names something of what a program said.
+def find_tried(host: Host, folder: str, said: str, places: Collection[Place]) -> Finding | None:
+    """Check the project and try its containers as the doctor does; return the finding that names something of what a program said.
 
-    Where nothing was `said`, the first finding counts.
+    What the files show counts at one of the `places`. Where nothing was `said`, the first finding of a trial counts.
     """
     reader = CachingHost(deadline_s=_READING_S)
     facts = gather_facts(reader, deadline_s=_READING_S, project=folder, only=_NEEDED)
+    lines = {(each.file, each.line) for each in places}
+    of_files = tuple(each for each in CHECKS if each.code.startswith("PRJ"))
+    for outcome in run_checks(of_files, facts, clock=time.monotonic) if said else ():
+        for finding in outcome.verdict.findings if isinstance(outcome.verdict, Found) else ():
+            place = finding.location
+            if place and (place.path, place.line) in lines and _names(finding, said):
+                return finding
     trials = try_containers(host, facts, deadline_s=_TRIALS_S, project=folder, reader=reader)
     outcomes = run_checks(select_checks(("PRJ038", "PRJ041")), replace(facts, trials=trials), clock=time.monotonic)
     found = ((each.check.code, each.verdict.findings) for each in outcomes if isinstance(each.verdict, Found))
     # Where Compose refuses a project and nothing is known of it, its words were told already.
     every = ((code, one) for code, findings in found for one in findings)
     for finding in (one for code, one in every if code == "PRJ041" or one.fix.where is Side.PROJECT):
-        told = (finding.message, *(each for each in finding.evidence if ": works" not in each))
-        words = [*_TELLING.findall(" ".join(told)), finding.subject.rpartition(" ")[2]]
-        telling = {each.strip(".!") for each in words if len(each) > 2}
-        able = "|".join(re.escape(each) for each in telling if not _GENERAL.fullmatch(each))
-        if "Error response from daemon" in said and any(" exec " in each for each in told):
+        if "Error response from daemon" in said and any(
+            " exec " in each for each in (finding.message, *finding.evidence)
+        ):
             continue  # What a running container could not do comes after what the engine refused.
-        if not said or (able and re.search(rf"(?<!\w)(?:{able})(?!\w)", said)):
+        if not said or _names(finding, said):
             return finding
     return None
+
+
+def _names(finding: Finding, said: str) -> bool:
+    """Say if a finding names something of what a program said."""
+    told = (finding.message, *(each for each in finding.evidence if ": works" not in each))
+    words = [*_TELLING.findall(" ".join(told)), finding.subject.rpartition(" ")[2]]
+    telling = {each.strip(".!") for each in words if len(each) > 2}
+    able = "|".join(re.escape(each) for each in telling if not _GENERAL.fullmatch(each))
+    return bool(able and re.search(rf"(?<!\w)(?:{able})(?!\w)", said))
 
 
 class Step:

@@ -3,6 +3,7 @@
 import json
 import posixpath
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.devcontainer.engine import EngineClient
+from devkit.devcontainer.variations import find_setting
 from devkit.facts.secrets import redact_tokens
 from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_env
 from devkit.probe.project.places import Place, list_instructions, list_settings
@@ -30,6 +32,7 @@ _WRAPPER = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|da|z)?sh|/sbin/docker-init|-\w*
 """What starts another program, of the dev container CLI or of an image, and its options."""
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
 _MODULE = re.compile(r"No module named '([\w]+)")
+_NEXT_PROGRAM = re.compile(r" (?:&&|\|\|?|;) |; ")
 _OF_SHELL = ("cd", "export", "source", "set", "if", "for", "while", "exec", ".", "ulimit", "umask", "trap", "alias")
 """Words that only a shell knows."""
 _ABSENT_FILE = re.compile(r"\bno\b|not (?:a |found|exist)|cannot (?:find|open)|empty|missing", re.IGNORECASE)
@@ -100,8 +103,13 @@ class MadeContainer:
                 self._explain_file,
             ),
             *(self._explain_variable, self._explain_neighbor, self._explain_entrypoint),
+            lambda _words: self.find_cut_command(),
         )
         return next(filter(None, (each(words) for each in ways)), None)
+
+    def find_setting(self, words: str, command: Sequence[str]) -> Place | None:
+        """Return the line of the setting without which the command works; of the container's own program for no command."""
+        return find_setting(self._client, self._found, command, words) if self._found else None
 
     def _explain_memory(self, _words: str) -> Place | None:
         """Explain a program that the kernel killed at the limit of the container's memory."""
@@ -184,6 +192,20 @@ class MadeContainer:
             if found := self._judge_first_line(path, words) if path else self._judge_mounts(places):
                 return found
         return None
+
+    def find_cut_command(self) -> Place | None:
+        """Find a command of which Compose started only the first program, which ended well, because no shell reads the rest."""
+        place = self._locate_start()
+        if place is None or get_object(self._found, "State").get("ExitCode") != 0:
+            return None
+        if not place.name.endswith((".command", ".entrypoint")) or not _NEXT_PROGRAM.search(place.text):
+            return None
+        started = " ".join((get_text(self._found, "Path"), *get_texts(self._found, "Args")))
+        first = _NEXT_PROGRAM.split(place.text)[0].strip()
+        if not started.endswith(first) or _WRAPPER.fullmatch(first.partition(" ")[0]):
+            return None
+        note = f"no shell reads this command, so that only `{first}` is run"
+        return replace(place, note=note, remedy=f"write sh -c {shlex.quote(place.text)}")
 
     def _explain_module(self, words: str) -> Place | None:
         """Explain a Python module that is in the container where the Python that was started does not look."""

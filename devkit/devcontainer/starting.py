@@ -16,6 +16,7 @@ from typing import Any
 from devkit.devcontainer.build_log import PLAIN_PROGRESS, BuildLog
 from devkit.devcontainer.configuration import LOCAL_FOLDER_LABEL, DevContainer
 from devkit.devcontainer.engine import ContainerState, EngineClient, Entry, Failure, enter
+from devkit.devcontainer.made_container import MadeContainer
 from devkit.errors import DevkitError
 from devkit.probe.attempts import find_error_lines
 from devkit.text import format_count, to_one_line
@@ -85,7 +86,8 @@ def start_dev_container(
     if client.container.is_compose_project and done.code == 0:
         time.sleep(_SETTLING_S)
     state = client.find()
-    if client.container.is_compose_project and state is not None and _has_done_its_work(before, state, lines):
+    has_ended = client.container.is_compose_project and state is not None and _has_done_its_work(before, state, lines)
+    if has_ended and state is not None and MadeContainer(client, "").find_cut_command() is None:
         return Started(enter(client, state), "ended", (), log.built)
     if done.code != 0 or state is None or not state.is_running:
         return _describe_failure(client, state, lines)
@@ -230,6 +232,10 @@ def _start_by_cli(
             return Failure(end, (*log.lines, *logs), logs or (end,))
         if sick := _list_unhealthy(client):
             return Failure(sick[0], (*log.lines, *sick), sick)
+        # The dev container CLI says nothing of a service for which the dev container waited.
+        if "Docker Compose up" in said and (ended := _find_ended(client)):
+            name, code, logs = ended
+            return Failure(f"the container {name} exited with status {code}", (*log.lines, *logs), logs)
         steps = [place for place, line in enumerate(log.lines, 1) if _STEP.match(line)]
         lines = (
             [*takewhile(lambda line: not line.startswith(_COMMAND_FAILED), log.lines[steps[-1] :])]
@@ -265,12 +271,28 @@ def _find_ended_neighbor(client: EngineClient, state: ContainerState, lines: Seq
     return None
 
 
-def _list_unhealthy(client: EngineClient) -> tuple[str, ...]:
-    """Return what the health checks say of the folder's services that Compose waits for in vain, and which service it is."""
+def _find_ended(client: EngineClient) -> tuple[str, int, tuple[str, ...]] | None:
+    """Return the name, the exit code and the log of a service that ended before the dev container began: first one that failed."""
+    ids = _list_services(client, "--all", "--filter=status=exited")
+    done = client.call("container", "inspect", *ids) if ids else None
+    found = json.loads(done.out) if done and done.code == 0 else []
+    for each in sorted(found, key=lambda each: each["State"]["ExitCode"] == 0)[:1]:
+        name, answer = str(each["Name"]).removeprefix("/"), client.call("logs", "--tail", "50", each["Id"])
+        return name, each["State"]["ExitCode"], (*answer.out.splitlines(), *answer.err.splitlines())
+    return None
+
+
+def _list_services(client: EngineClient, *options: str) -> list[str]:
+    """List the containers of the folder's Compose project."""
     files = client.container.compose_files
     folder = files[0].resolve().parent if files else client.container.folder
     label = f"label=com.docker.compose.project.working_dir={folder}"
-    ids = client.call("ps", "--quiet", "--no-trunc", f"--filter={label}", "--filter=health=unhealthy").out.split()
+    return client.call("ps", "--quiet", "--no-trunc", f"--filter={label}", *options).out.split()
+
+
+def _list_unhealthy(client: EngineClient) -> tuple[str, ...]:
+    """Return what the health checks say of the folder's services that Compose waits for in vain, and which service it is."""
+    ids = _list_services(client, "--filter=health=unhealthy")
     if not ids:
         return ()
     form = "the container {{.Name}} is unhealthy{{range .State.Health.Log}}\n{{.Output}}{{end}}"

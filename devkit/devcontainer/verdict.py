@@ -35,6 +35,7 @@ from devkit.probe.project.places import (
     take_suggestion,
 )
 from devkit.text import join_words
+from devkit.verify.dev_container import list_commands
 
 _PREFIX = re.compile(r"^[\w.-]+-\d+ +\| ", re.MULTILINE)
 """The container in the log of Compose."""
@@ -132,6 +133,8 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
     key = _KEY.search(failure.title)
     # A command of the user's may end with words that no error has.
     last = (each.strip() for each in reversed(lines) if key)
+    if _ENDED.match(failure.title) and not match:
+        said, error = (), None  # What a program says that ends well is no error.
     lines_told = (line, error.text if error else "", *said[::-1], *last, failure.title)
     # What only reports that something failed says less than the program itself.
     words = next((each for each in lines_told if each and not STATUS.search(each)), next(filter(None, lines_told)))
@@ -159,18 +162,26 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
     places = drop_repeated((noted, *places)) if noted else places
     with suppress(DevkitError):  # An engine that does not answer shows nothing.
         if client and not any(each.note for each in places):
-            made = MadeContainer(client, f"{failure.title}\n{whole}").explain(words) if stopped is None else None
-            shown = made or _find_absent_build(host, folder, words)
+            made = MadeContainer(client, f"{failure.title}\n{whole}") if stopped is None else None
+            shown = (made and made.explain(words)) or _find_absent_build(host, folder, words)
             shown = shown or (Step(client, own[0]).explain(words) if own else None)
             if shown is not None and shown.remedy:
                 places = drop_repeated((shown, *places))
             elif tried := find_tried(
-                host, folder, "" if _SILENT.search(words) else "\n".join((words, *(each.text for each in places)))
+                host,
+                folder,
+                "" if _SILENT.search(words) else "\n".join((words, *(each.text for each in places))),
+                places,
             ):
-                shown_lines = tuple(redact_tokens(text).splitlines())
+                shown_lines, at = tuple(redact_tokens(text).splitlines()), tried.location
+                own = own or [each for each in places if at and (each.file, each.line) == (at.path, at.line)]
                 return Verdict(
                     tried.message, tuple(own), "", tried.fix, is_certain=True, shown=shown_lines, is_tried=True
                 )
+            elif made:
+                commands = list_commands(container.properties.get(key[0])) if key else []
+                blamed = made.find_setting(words, commands[0] if commands else ())
+                places = drop_repeated((blamed, *places)) if blamed else places
     return Verdict(
         redact_tokens(words),
         places,

@@ -146,6 +146,9 @@ def describe_outcome(facts: Facts) -> str:
 
 def describe_untried(facts: Facts) -> str:
     """Describe what of the project shows only where it starts, as the end of a line; "" where nothing of it was tried."""
+    has_own = isinstance(facts.project, Project) and bool(facts.project.services or facts.project.dev_containers)
+    if has_own and (absence := _explain_absence(facts)):
+        return f"; not tried: the project's containers{absence}"
     pending = facts.trials.pending if isinstance(facts.trials, Trials) else ()
     # What a project's containers ask for is tried with a shell of this machine in place of their programs.
     is_tried = any(each.way is Way.PROJECT and not find_fault(each, facts) for each in list_trials(facts))

@@ -1,5 +1,6 @@
 """What `devkit up` says of a project whose container does not start, by experiments on a real engine."""
 
+import json
 import socket
 
 import pytest
@@ -98,6 +99,34 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             "no shell splits the first entry of the list of command",
             'Fix in compose.yaml:1: write ["sleep", "60"].',
             id="several words in an entry",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "echo made && sleep 60") % "init: true",
+            "",
+            "no shell reads this command, so that only `echo made` is run",
+            "Fix in compose.yaml:1: write sh -c 'echo made && sleep 60'.",
+            id="a second command without a shell",
+        ),
+        pytest.param(
+            USED.replace("[sleep, '60']", "[sh, -c, 'mktemp && sleep 60']") % "read_only: true",
+            "",
+            "the file system of the container is read-only, and the command works where it is not",
+            "Fix in compose.yaml:1: remove it, or mount a tmpfs where the command writes, such as /tmp.",
+            id="a read-only container",
+        ),
+        pytest.param(
+            BUILT.replace("[sleep, '60']", "[sh, -c, 'cat /made/it && sleep 60'], tmpfs: [/made]"),
+            "RUN mkdir /made && touch /made/it",
+            "the command works without this tmpfs, which hides what the image has at /made",
+            "Fix in compose.yaml:1: remove it, or mount it elsewhere.",
+            id="a tmpfs",
+        ),
+        pytest.param(
+            BUILT.replace("[sleep, '60']", "[sh, -c, 'cat /made && sleep 60'], cap_drop: [ALL]"),
+            "RUN install -m 600 -o daemon /etc/hostname /made",
+            "the command works with the capabilities that this line takes away (ALL)",
+            "Fix in compose.yaml:1: add with cap_add what the command needs, or remove it.",
+            id="a capability that no word names",
         ),
         pytest.param(
             BUILT,
@@ -406,3 +435,22 @@ def test_the_doctor_tells_how_the_last_containers_ended(engine, tmp_path):
     assert "Correct" not in said
     ask("up")
     assert "-a-1 fails" not in ask(*DOCTOR)
+
+
+@one_engine
+def test_quotes_that_docker_keeps_are_found_by_starting_without_them(engine, devcontainer_cli, tmp_path):
+    image.provide(engine, BASE)
+    (tmp_path / "dev.env").write_text("TOKEN=hf_abcdefghijklmnopqrstuvwxyzabcdefgh\nWHERE='/srv'\n")
+    (tmp_path / ".devcontainer.json").write_text(
+        json.dumps(
+            {
+                "image": BASE,
+                "runArgs": ["--env-file", "${localWorkspaceFolder}/dev.env", "--tmpfs=/made"],
+                "postCreateCommand": 'ls "$WHERE"',
+            }
+        )
+    )
+    env = {**engine.env, "PATH": f"{devcontainer_cli}:{engine.env['PATH']}", "NO_COLOR": "1", "COLUMNS": "400"}
+    done = run(engine.on_host(*DEVKIT, "up"), env=env, cwd=tmp_path, expect=None)
+    assert "Error: the quotes around the value of WHERE are part of it" in done.stderr
+    assert "Fix in dev.env:2: write the value without quotes." in done.stderr
