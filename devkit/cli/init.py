@@ -536,9 +536,15 @@ def print_added_packages(before: "DevkitProject", project: "DevkitProject", need
     says = {need.text: f"{need.origin} installs it" for need in read_local_guide(str(before.root), before.dependencies)}
     says |= {_format_requirement(each): f"imported by {each.origin}" for each in needs}
     texts = [f"{each} ({says[each]})" if each in says else each for each in added]
-    print_wrapped(
-        f"added: {join_words(texts)}, which programs import but no file lists; [project] packages in devkit.toml"
-    )
+    listed = {need.name for need in before.dependencies.needs}
+    for is_listed, because in (
+        (False, "which programs import but no file lists"),
+        (True, "because the proof fails with other releases"),
+    ):
+        if shown := [
+            text for each, text in zip(added, texts, strict=True) if (_find_name(each) in listed) is is_listed
+        ]:
+            print_wrapped(f"added: {join_words(shown)}, {because}; [project] packages in devkit.toml")
 
 
 def print_guide(found: tuple[PackageRequirement, ...]) -> None:

@@ -27,11 +27,16 @@ _OF_TORCH = ("torchgen", "functorch", "triton", "nvidia")
 def try_plan(project: "DevkitProject", plan: Plan) -> "PlanProof":
     """Try the plan in a throw-away environment, which is removed whatever ends this process."""
     from devkit.cli.terminal import StepPrinter
+    from devkit.render.container.settings import find_torch_index
+    from devkit.render.project import build_container_settings
     from devkit.verify.plan_proof import prove_plan
     from devkit.verify.process import interrupt_on_termination
 
     with interrupt_on_termination(), closing(StepPrinter()) as progress:
-        return prove_plan(project.root, project.dependencies, plan, project.settings.command, progress)
+        index = find_torch_index(plan, build_container_settings(project))
+        return prove_plan(
+            project.root, project.dependencies, plan, project.settings.command, progress, torch_index=index
+        )
 
 
 def describe_proof(root: Path, dependencies: Dependencies, plan: Plan) -> str:

@@ -133,7 +133,7 @@ def _plan_days(
     recorded: Plan | None,
 ) -> Plan | Conflict:
     """Plan with the packages of the requested day, and with the newest where those do not fit."""
-    newest = replace(request, as_of="")
+    newest, answer = replace(request, as_of=""), None
     if request.as_of in ("", LATEST) or dependencies.is_locked or not dependencies.asks_for_packages:
         for guide in _list_guide_pythons(request, dependencies, tables, day=tables.as_of):
             answer = plan(replace(newest, constraints=(*newest.constraints, guide)))

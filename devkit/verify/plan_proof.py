@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cache, partial
 from itertools import chain, pairwise, takewhile
@@ -114,8 +114,12 @@ class PlanProof:
         return "; ".join([*says, *notes])
 
 
-def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str, progress: Progress) -> PlanProof:
+def prove_plan(
+    root: Path, dependencies: Dependencies, plan: Plan, command: str, progress: Progress, *, torch_index: str = ""
+) -> PlanProof:
     """Try the plan of the project in the folder `root`. `command` is the user's own, "" for the first of its guide.
+
+    `torch_index` is the mirror of the plan's own, "" for none.
 
     Runs the project's code and the setup programs of its packages: only for who asked for that.
     """
@@ -138,7 +142,7 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
             return PlanProof(
                 f"the project cannot be copied to {name}: {error.strerror or to_one_line(str(error))[:200]}"
             )
-        if reason := trial.install(plan, resolved):
+        if reason := trial.install(plan, resolved, torch_index or plan.torch_index):
             return PlanProof(reason, left_out=tuple(trial.left_out))
         of_conda = tuple(_install_for_conda(trial, dependencies.conda))
         progress(f"{shown or f'the imports of {program}'} …")
@@ -185,6 +189,8 @@ class _Failure:
     origin: str = ""
     missing: str = ""
     needs_gpu: bool = False
+    what: frozenset[str] = frozenset()
+    """The imports and the program that it ends."""
 
     @property
     def error(self) -> str:
@@ -221,10 +227,13 @@ class _Repair:
                         self.kept[requirement], tried[requirement] = changed, each.error
             if not tried:
                 break
-            failures = self._run()
+            before, failures = failures, self._run()
             left = {each.error for each in failures}
-            for requirement in [each for each, error in tried.items() if error in left]:
+            # What worked before must not pay for it.
+            is_harm = not _list_ended(failures) <= _list_ended(before)
+            for requirement in [each for each, error in tried.items() if is_harm or error in left]:
                 self._trial.restore(self.kept.pop(requirement))
+            failures = before if is_harm else failures
             tried.clear()
         # A program that now gets as far as it can without a GPU fails no more.
         if sum(not each.needs_gpu for each in failures) >= sum(not each.needs_gpu for each in best):
@@ -247,6 +256,10 @@ class _Repair:
         answer = explain_text(failure.said + stated, is_ours=True, read_history=read_history)
         yield from chain(*(_list_requirements(each) for match in answer.matches for each in match.fix.commands))
         yield from _list_of_day(owners, day, python)
+
+
+def _list_ended(failures: Iterable[_Failure]) -> frozenset[str]:
+    return frozenset(chain.from_iterable(each.what for each in failures if not each.needs_gpu))
 
 
 def _list_of_day(owners: Mapping[str, str], day: str, python: str) -> Iterator[str]:
@@ -381,12 +394,12 @@ def _try_imports(trial: Environment, imports: Sequence[tuple[str, str, int]]) ->
         )
         return
     origins = {name: f"{path}:{line}" for name, path, line in reversed(imports)}
-    seen = set()
+    found: dict[str, _Failure] = {}
     for name, said in failed.items():
         failure = _judge(trial, said, name, origins[name])
-        if failure.error not in seen:
-            seen.add(failure.error)
-            yield failure
+        first = found.setdefault(failure.error, failure)
+        found[failure.error] = replace(first, what=first.what | {name})
+    yield from found.values()
 
 
 def _try_command(trial: Environment, words: list[str], shown: str) -> Iterator[_Failure]:
@@ -403,7 +416,8 @@ def _try_command(trial: Environment, words: list[str], shown: str) -> Iterator[_
         place = path.relative_to(trial.project) if path.is_relative_to(trial.project) else Path(path.name)
         origin = f"{place.as_posix()}:{own[-1]['line']}"
     ended = "it did not end" if done.code is None else done.last_line
-    yield _judge(trial, "\n".join(done.log[: raised[-1] + 1]) if raised else ended, shown, origin)
+    failure = _judge(trial, "\n".join(done.log[: raised[-1] + 1]) if raised else ended, shown, origin)
+    yield replace(failure, what=frozenset((shown,)))
 
 
 def _judge(trial: Environment, said: str, what: str, origin: str) -> _Failure:

@@ -94,18 +94,18 @@ class Environment:
         # What programs say is not shown: their last lines are judged.
         return run_streaming([*argv], progress=lambda _: None, timeout_s=left_s, folder=folder, inherited=inherited)
 
-    def install(self, plan: Plan, resolved: Resolved) -> str:
+    def install(self, plan: Plan, resolved: Resolved, torch_index: str) -> str:
         """Install the plan's packages; returns why that is not possible, "" where it was done."""
         done = self.run_uv("venv", f"--python={plan.python}", "env")
         if done.code != 0:
-            return f"uv can neither find nor download Python {plan.python}; --python plans for an installed one"
+            return f"uv can neither find nor download Python {plan.python}: uv python install {plan.python}"
         compiled = {each.name for each in plan.compiled}
         self.left_out += [name for name, _ in resolved.packages if name in compiled]
         self.held = {name: version for name, version in resolved.packages if name not in compiled}
         family = [f"{name}=={self.held[name]}" for name in TORCH_FAMILY if name in self.held]
         if family:
             self.progress(f"{join_words(family)} for the CPU …")
-            index = re.sub(r"[^/]+$", "cpu", plan.torch_index.rstrip("/"))
+            index = re.sub(r"[^/]+$", "cpu", torch_index.rstrip("/"))
             done = self._install("--no-deps", f"--default-index={index}", *family)
             if done.code != 0 and "UV_FIND_LINKS" in build_uv_environment():
                 # A folder of wheels, which the user has named, may have it, and the index what is built beside it.

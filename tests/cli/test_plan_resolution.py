@@ -471,6 +471,14 @@ def commit_in_2023(folder: Path, index: str) -> dict[str, str]:
     return {"UV_OFFLINE": "0", "UV_CACHE_DIR": str(folder / "cache"), "UV_DEFAULT_INDEX": index}
 
 
+def test_a_pin_that_no_gpu_runs_is_a_conflict_whatever_the_age_of_the_project(tmp_path, dated_index):
+    (tmp_path / "requirements.txt").write_text("torch==1.6.0\n")
+    environment = commit_in_2023(tmp_path, dated_index)
+    done = run_devkit("plan", ".", *ADA, cwd=tmp_path, **environment)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("✗ conflict: nothing fits torch on NVIDIA GeForce RTX 4090")
+
+
 def test_where_nothing_of_the_day_fits_the_newest_is_up_to_date_at_once(tmp_path, dated_index):
     (tmp_path / "requirements.txt").write_text("demo>=2\n")
     environment = commit_in_2023(tmp_path, dated_index)
