@@ -202,6 +202,7 @@ def _keep_one_of_each(found: list[tuple[Family, Match]]) -> list[tuple[Family, M
 
 
 def _rank(match: Match) -> tuple[int, int]:
+    """Rank by severity, then by certainty: the lowest comes first."""
     return tuple(reversed(Severity)).index(match.severity), tuple(Confidence).index(match.confidence)
 
 
@@ -236,11 +237,10 @@ def _put_in_order(errors: list[Match], reports: list[Match], words: Words) -> tu
         return [], reports
     # Of lines that only report a failure, one that a check looks for says most, then what any program may meet, such as a
     # connection that breaks, and the first is nearest to the cause.
-    confidences = tuple(Confidence)
     reports.sort(
         key=lambda each: (
             not (each.code or each.is_common),
-            confidences.index(each.confidence),
+            _rank(each)[1],
             not each.code,
             not each.is_common,
             each.position,
@@ -342,14 +342,13 @@ def _order(matches: list[Match], words: Words) -> tuple[Match, ...]:
     of a traceback says more than the warnings before it; of several services or ranks the earlier, because the others
     fail for it.
     """
-    severities, confidences = tuple(reversed(Severity)), tuple(Confidence)
     is_of_many = len({match.source for match in matches if match.source}) > 1
     codes = {match.code for match in matches}
     roots = sorted(
         (match for match in matches if match.follows_from not in codes),
         key=lambda match: (
-            severities.index(match.severity),
-            match.position if is_of_many else confidences.index(match.confidence),
+            _rank(match)[0],
+            match.position if is_of_many else _rank(match)[1],
             words.is_warning(match.position),
             -match.position,
         ),

@@ -8,6 +8,7 @@ from devkit.facts.gpu import Driver, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.machine import Container, Platform, Torch, Wsl
 from devkit.facts.model import Facts
 from devkit.facts.project import Project
+from devkit.facts.runs import CudaCall, Deep
 from devkit.facts.values import Release, Unknown
 
 _T = TypeVar("_T")
@@ -105,6 +106,12 @@ def has_nvidia_gpu(facts: Facts) -> bool | Unknown:
     # Where the PCI bus is hidden, a host without any trace of the driver counts as a machine without a GPU.
     has_library = not (isinstance(facts.nvml, NvmlFailure) and facts.nvml.end is NvmlEnd.LIBRARY_NOT_FOUND)
     return driver.pci_gpus if has_library or driver.device_nodes or is_in_container(facts) else False
+
+
+def find_cu_init_code(facts: Facts) -> int | None:
+    """Find what cuInit returned; None where it was not tried."""
+    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
+    return cuda.code if isinstance(cuda, CudaCall) else None
 
 
 def has_gpu_to_judge(facts: Facts) -> bool:

@@ -207,11 +207,9 @@ def describe_variant(facts: Facts) -> dict[str, str]:
 
 def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterator[str]:
     """Yield the commands of one template."""
-    found = _MACRO.fullmatch(command)
+    found, quoted = _MACRO.fullmatch(command), {name: _quote(value) for name, value in values.items()}
     if found is None:
-        yield fixes.adapt_to_installer(
-            command.format_map({name: _quote(value) for name, value in values.items()}), facts
-        )
+        yield fixes.adapt_to_installer(command.format_map(quoted), facts)
         return
     name = found[1]
     if isinstance(given := values.get(name), tuple):
@@ -223,7 +221,6 @@ def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterato
     elif name == "refresh_cdi":
         yield from fixes.refresh_cdi(facts)
     else:
-        quoted = {key: _quote(value) for key, value in values.items()}
         yield from fixes.list_commands(facts, name, **quoted)  # type: ignore[arg-type]
 
 
@@ -237,7 +234,8 @@ def find_problem_row(code: str, name: str) -> ProblemRow:
     rows = _load_problem_rows(code)
     if name not in rows:
         raise KeyError(f"no row [check.{code}.problem.{name}]")
-    return decode_problem_row(rows[name])
+    own = {key: value for key, value in rows[name].items() if key != "fix"}
+    return ProblemRow(**decode_fields(own, ProblemRow), fixes=decode_fix_rows(rows[name].get("fix", ())))
 
 
 def list_problem_rows(code: str) -> dict[str, ProblemRow]:
@@ -331,13 +329,6 @@ def _list_remedies(rows: tuple[FixRow, ...]) -> Iterator[Remedy]:
         if same[0] is row:
             shown = [show_condition(each) for each in same]
             yield Remedy("" if "" in shown else "; or ".join(shown), row)
-
-
-def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
-    """Decode a row. `fix` is a table, an array of them, or the name of one in fixes.toml. Raises as `decode_fields`."""
-    given = row.get("fix", ())
-    own = {key: value for key, value in row.items() if key != "fix"}
-    return ProblemRow(**decode_fields(own, ProblemRow), fixes=decode_fix_rows(given))
 
 
 def decode_fix_rows(given: Any) -> tuple[FixRow, ...]:  # noqa: ANN401 - as TOML has it

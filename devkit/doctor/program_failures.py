@@ -31,23 +31,10 @@ _ABSENT = re.compile(
     r'exec: "([\w.+-]+)": executable file not found|(?:could not find a working ([\w.+-]+)|([\w.+-]+)(?:: command)? not found)'
 )
 """A program that no folder of PATH holds. Source: os/exec of Go; libpod/config of Podman."""
+_ALIKE = ("conmon", "crun", "runc", "iptables", "slirp4netns", "netavark", "catatonit", "containerd", "git-lfs")
 _PACKAGES = {
-    **{
-        name: name
-        for name in (
-            "conmon",
-            "crun",
-            "runc",
-            "iptables",
-            "slirp4netns",
-            "netavark",
-            "catatonit",
-            "containerd",
-            "git-lfs",
-        )
-    },
-    **{"fuse-overlayfs": "fuse-overlayfs", "aardvark-dns": "aardvark-dns", "newuidmap": "uidmap", "pasta": "passt"},
-    "ssh-add": "openssh-client",
+    **{name: name for name in (*_ALIKE, "fuse-overlayfs", "aardvark-dns")},
+    **{"newuidmap": "uidmap", "pasta": "passt", "ssh-add": "openssh-client"},
 }
 """The packages of programs that an engine takes from others."""
 

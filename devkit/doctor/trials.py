@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from devkit.doctor.checks.cascades import CDI_CODES
 from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity, Side
-from devkit.doctor.preconditions import is_in_wsl
+from devkit.doctor.preconditions import find_cu_init_code, is_in_wsl
 from devkit.doctor.signatures.model import Match
 from devkit.facts.model import Facts
 from devkit.facts.project import Project
-from devkit.facts.runs import CudaCall, Deep, Trial, Trials, Way
+from devkit.facts.runs import Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from devkit.text import format_count, join_words, to_one_line
 
@@ -110,8 +110,7 @@ def is_tried(facts: Facts) -> bool:
     """
     is_proven = any(each.is_for_gpu and not find_fault(each, facts) for each in list_trials(facts))
     is_proven &= not (isinstance(facts.trials, Trials) and facts.trials.pending)
-    has_cuda = isinstance(facts.deep, Deep) and isinstance(facts.deep.cuda, CudaCall) and facts.deep.cuda.code == 0
-    return is_proven or has_cuda
+    return is_proven or find_cu_init_code(facts) == 0
 
 
 def describe_trials(facts: Facts) -> str:

@@ -222,13 +222,19 @@ def parse_object_or_empty(text: str | None, parse: Callable[[str], object] = par
         return {}
 
 
-def parse_words(text: str) -> list[str] | None:
-    """Parse a JSON list of strings, none of them empty, as Dockerfiles and dev containers write a command; None for others."""
+def parse_list(text: str) -> list[Any] | None:
+    """Parse a JSON text whose top level is a list; None for everything else."""
     try:
-        words = parse_json(text)
+        value = parse_json(text)
     except ValueError:
         return None
-    return words if isinstance(words, list) and all(isinstance(word, str) and word for word in words) else None
+    return value if isinstance(value, list) else None
+
+
+def parse_words(text: str) -> list[str] | None:
+    """Parse a JSON list of strings, none of them empty, as Dockerfiles and dev containers write a command; None for others."""
+    words = parse_list(text)
+    return words if words is not None and all(isinstance(word, str) and word for word in words) else None
 
 
 def find_toml_line(error: ValueError) -> int:

@@ -49,12 +49,10 @@ def gather_facts(
     deadline_s: float = 5.0,
     project: str | None = None,
     only: Collection[str] = (),
-    deep_deadline_s: float = 0.0,
     meanwhile: Callable[[], object] | None = None,
 ) -> Facts:
     """Read one machine within `deadline_s` seconds. `project` is the workspace (default: the current directory).
 
-    `deep_deadline_s` above zero also takes the slow readings of the deep tier, after the others.
     `meanwhile` is called once the probes are under way: whatever else a command must prepare costs no time then.
     `only` names the fields to read, where a command needs no more; the others are `Unknown` then.
     A probe that is late or fails costs only its own facts: they are lost.
@@ -91,11 +89,6 @@ def gather_facts(
     readings["cdi"] = readings.pop(_CDI_OF_ENGINE, readings["cdi"])
     readings["storage"] = readings.pop(_STORAGE_OF_ENGINE, readings["storage"])
     readings["deep"] = Unknown("only read with --deep")
-    if deep_deadline_s:
-        from devkit.probe.deep import read_deep
-
-        deep = (("deep", partial(read_deep, host, deadline_s=deep_deadline_s)),)
-        readings |= _side_by_side(deep, deadline_s=deep_deadline_s + _TO_JUDGE_S)
     readings["trials"] = Unknown("trials are off (--trial)")
     taken_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     return Facts(taken_at=taken_at, devkit=__version__, **readings)

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, TypeVar
 
 from devkit.facts.values import Unknown
 
@@ -23,12 +23,14 @@ from devkit.facts.values import Unknown
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 TIMED_OUT = 124
+_T = TypeVar("_T")
 CALL_DEADLINE_S = 5.0
 
 MAX_OUTPUT_BYTES = 4 << 20
 """What is kept of each stream; a program that prints more is still drained, so that it does not block."""
 
-_SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+SYSTEM_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""The PATH that systemd gives to a daemon that sets none."""
 _OF_PYTHON = dict.fromkeys(("PYTHONDEVMODE", "PYTHONINSPECT", "PYTHONMALLOC", "PYTHONTRACEMALLOC"), "")
 """Settings for somebody who debugs this process: they make every Python below it many times slower. Empty is unset."""
 ASK_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit", "-C")
@@ -145,7 +147,7 @@ def _start(argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Pope
     else:
         # Users' PATH often lacks the system directories where modinfo, ldconfig and dkms live. What is relative in it
         # would be looked for in the working folder, which may be a stranger's project.
-        folders = (*environment.get("PATH", os.defpath).split(os.pathsep), *_SYSTEM_PATH)
+        folders = (*environment.get("PATH", os.defpath).split(os.pathsep), *SYSTEM_PROGRAM_FOLDERS)
         environment["PATH"] = os.pathsep.join(folder for folder in folders if folder.startswith("/"))
         modules = environment.get("PYTHONPATH", "").split(os.pathsep)
         environment["PYTHONPATH"] = os.pathsep.join(folder for folder in modules if folder.startswith("/"))
@@ -383,6 +385,28 @@ def decode_text(content: bytes) -> str:
     return content.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
 
 
+def _read(reading: Callable[[], _T]) -> _T | None:
+    """Take a reading; None where the machine refuses it. Raises OSError where this process may open no more files."""
+    try:
+        return reading()
+    except (OSError, RuntimeError, ValueError) as error:
+        _raise_if_exhausted(error)
+        return None
+
+
+def _read_regular_file(path: str) -> str | None:
+    # A named pipe where a file should be would hold up its reader.
+    no_wait = getattr(os, "O_NONBLOCK", 0)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait)) as file:
+        # A named pipe reads as empty, and a device such as /dev/zero without an end: neither is a file of settings.
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        content = bytearray()
+        while len(content) < MAX_FILE_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+            content += chunk
+        return decode_text(bytes(content))
+
+
 _OPEN_IN_CHILD = """
 import errno, os, sys
 try:
@@ -405,33 +429,14 @@ class LocalHost:
 
     def read(self, path: str) -> str | None:
         """Read the text of a file, at most its first 32 MiB; None when it cannot be read."""
-        # A named pipe where a file should be would hold up its reader.
-        no_wait = getattr(os, "O_NONBLOCK", 0)
-        try:
-            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait)) as file:
-                # A named pipe reads as empty, and a device such as /dev/zero without an end: neither is a file of settings.
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    return None
-                content = bytearray()
-                while len(content) < MAX_FILE_BYTES and (chunk := file.read(_CHUNK_BYTES)):
-                    content += chunk
-                return decode_text(bytes(content))
-        except (OSError, ValueError) as error:
-            _raise_if_exhausted(error)
-            return None
+        return _read(lambda: _read_regular_file(path))
 
     def list(self, path: str) -> tuple[str, ...]:
-        try:
-            return tuple(sorted(entry.name for entry in Path(path).iterdir()))
-        except (OSError, ValueError) as error:
-            _raise_if_exhausted(error)
-            return ()
+        return tuple(sorted(entry.name for entry in _read(lambda: [*Path(path).iterdir()]) or ()))
 
     def stat(self, path: str) -> Stat | None:
-        try:
-            found = Path(path).stat()
-        except (OSError, ValueError) as error:
-            _raise_if_exhausted(error)
+        found = _read(Path(path).stat)
+        if found is None:
             return None
         kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFCHR: "character", stat.S_IFSOCK: "socket"}
         return Stat(
@@ -444,11 +449,7 @@ class LocalHost:
         )
 
     def link(self, path: str) -> str | None:
-        try:
-            return str(Path(path).resolve(strict=True))
-        except (OSError, RuntimeError, ValueError) as error:
-            _raise_if_exhausted(error)
-            return None
+        return _read(lambda: str(Path(path).resolve(strict=True)))
 
     def open_error(self, path: str) -> str:
         """Return how opening `path` for reading and writing ends: "open", or the errno name such as "ENOENT" or "EPERM".
@@ -469,17 +470,11 @@ class LocalHost:
         return done.out.strip() or f"the opener ended with status {done.code}"
 
     def is_writable(self, path: str) -> bool:
-        try:
-            return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
-        except (OSError, ValueError) as error:
-            _raise_if_exhausted(error)
-            return False
+        return _read(lambda: Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)) or False
 
     def is_withheld(self, path: str) -> bool:
-        try:
-            found = Path(path).stat()
-        except (OSError, ValueError) as error:
-            _raise_if_exhausted(error)
+        found = _read(Path(path).stat)
+        if found is None:
             return False
         # Source: Linux, fs/namei.c: inode_permission() asks the device rules of the control group, which access() calls.
         everyone = stat.S_IROTH | stat.S_IWOTH
@@ -489,22 +484,14 @@ class LocalHost:
     def free_bytes(self, path: str) -> int | None:
         import shutil
 
-        try:
-            return shutil.disk_usage(path).free
-        except (OSError, ValueError) as error:
-            _raise_if_exhausted(error)
-            return None
+        return _read(lambda: shutil.disk_usage(path).free)
 
     def free_files(self, path: str) -> int | None:
         if sys.platform == "win32":
             return None
-        try:
-            found = os.statvfs(path)
-        except (OSError, ValueError) as error:
-            _raise_if_exhausted(error)
-            return None
+        found = _read(lambda: os.statvfs(path))
         # Btrfs and 9p make inodes as they need them, and say 0 of 0.
-        return found.f_favail if found.f_files else None
+        return found.f_favail if found is not None and found.f_files else None
 
     @property
     def env(self) -> Mapping[str, str]:

@@ -13,7 +13,6 @@ import time
 import zipfile
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -22,7 +21,6 @@ from html.parser import HTMLParser
 from http.client import HTTPException
 from importlib.metadata import distributions
 from pathlib import Path
-from threading import Semaphore, Thread
 from typing import TypeVar
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
@@ -31,6 +29,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from devkit.compat.specifiers import canonicalize_name
+from devkit.errors import DevkitError
 from devkit.facts.releases import Candidate, MissingName, NameHistory
 from devkit.facts.values import Unknown
 from devkit.formats.python_source import (
@@ -45,9 +44,8 @@ from devkit.formats.python_source import (
     takes_argument,
 )
 from devkit.probe.package_indexes import find_offline_setting, list_own_indexes
-from devkit.probe.wheel_files import open_wheel, send_request
-from devkit.user_folder import find_user_file
-from devkit.whole_files import write_whole
+from devkit.probe.wheel_files import open_wheel, run_side_by_side, send_request
+from devkit.user_folder import find_user_file, write_user_file
 
 DEADLINE_S = 10.0
 """For all that is read about one text."""
@@ -109,7 +107,6 @@ class _Reader:
     def __init__(self, missing: MissingName, ends_at: float) -> None:
         self._missing = missing
         self._ends_at = ends_at
-        self._connections = Semaphore(CONNECTIONS)
 
     def read(self) -> NameHistory | Unknown:
         """Read the candidates in their order; the first package whose releases differ in the name counts."""
@@ -175,32 +172,13 @@ class _Reader:
 
     def _read_many(self, wheels: list[Wheel], ask: "Callable[[WheelFiles], _T]") -> list[_T | None]:
         """Ask the wheels at the same time; None for those that cannot be read, or not in time."""
-        futures = [self._start(partial(lambda each: ask(WheelFiles(each)), wheel)) for wheel in wheels]
-        wait(futures, timeout=max(0.0, self._ends_at - time.monotonic()))
-        return [each.result() if each.done() and each.exception() is None else None for each in futures]
-
-    def _start(self, work: Callable[[], _T]) -> Future[_T]:
-        """Begin work in a thread that the end of the program does not wait for."""
-        future: Future[_T] = Future()
-
-        def run() -> None:
-            with self._connections:
-                try:
-                    if self._ends_at < time.monotonic():
-                        raise TimeoutError
-                    future.set_result(work())
-                except BaseException as error:  # noqa: BLE001 - the caller raises it
-                    future.set_exception(error)
-
-        Thread(target=run, daemon=True).start()
-        return future
+        tasks = {place: partial(lambda each: ask(WheelFiles(each)), wheel) for place, wheel in enumerate(wheels)}
+        found = run_side_by_side(tasks, self._ends_at - time.monotonic(), CONNECTIONS)
+        return [found.get(place) for place in tasks]
 
     def _list_wheels(self, package: str) -> list[Wheel] | Unknown:
-        future = self._start(lambda: list_wheels(package))
-        wait((future,), timeout=max(0.0, self._ends_at - time.monotonic()))
-        if not future.done() or isinstance(future.exception(), TimeoutError):
-            return Unknown("the index does not respond")
-        wheels, python = future.result(), self._missing.python
+        found = run_side_by_side({package: partial(list_wheels, package)}, self._ends_at - time.monotonic())
+        wheels, python = found.get(package, Unknown("the index does not respond")), self._missing.python
         if isinstance(wheels, Unknown):
             return wheels
         return [each for each in wheels if each.runs_on(python)] or Unknown(f"no {package} is for Python {python}")
@@ -502,18 +480,14 @@ def _choose_wheels(files: Iterable[_File], base: str, address: str, login: str) 
 
 def _ask_once(question: tuple[object, ...], ask: "Callable[[WheelFiles], Sight]") -> "Callable[[WheelFiles], Sight]":
     """Return a question whose answer by a wheel is kept in the user's data folder."""
-    folder = find_user_file("wheel-names")
 
     def answer(files: WheelFiles) -> Sight:
-        name = sha256(repr((_RULES, files.wheel.url, question)).encode()).hexdigest()
-        path = Path(folder or os.devnull, name)
+        name = f"wheel-names/{sha256(repr((_RULES, files.wheel.url, question)).encode()).hexdigest()}"
         with contextlib.suppress(OSError, ValueError):
-            return Sight(path.read_text(encoding="utf-8"))
+            return Sight(Path(find_user_file(name) or os.devnull).read_text(encoding="utf-8"))
         sight = ask(files)
-        if folder:
-            with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, sight.encode())
+        with contextlib.suppress(DevkitError):
+            write_user_file(name, sight.encode())
         return sight
 
     return answer
@@ -542,15 +516,7 @@ class WheelFiles:
         """Say if a module can be imported: a file of source or machine code, or a folder with such files."""
         self._open()
         path = module.replace(".", "/")
-        start = (
-            f"{path}.py",
-            f"{path}/",
-            f"{path}.so",
-            f"{path}.pyd",
-            f"{path}.cpython",
-            f"{path}.cp3",
-            f"{path}.abi3",
-        )
+        start = tuple(f"{path}{each}" for each in (".py", "/", ".so", ".pyd", ".cpython", ".cp3", ".abi3"))
         return any(each.startswith(start) for each in self._names)
 
     def has_machine_code(self, module: str) -> bool:
@@ -629,11 +595,8 @@ def _find(files: WheelFiles, name_of: str, name: str, depth: int = MAX_DEPTH) ->
         return Sight.HAS, "", ""
     if module is None:
         # A folder without __init__.py has its modules alone; machine code does not say what it has.
-        return (
-            (Sight.LACKS if not files.has(f"{name_of}.__init__") and files.has(f"{name_of}.") else Sight.UNKNOWN),
-            "",
-            "",
-        )
+        is_folder = not files.has(f"{name_of}.__init__") and files.has(f"{name_of}.")
+        return Sight.LACKS if is_folder else Sight.UNKNOWN, "", ""
     if name in module.defined:
         return Sight.HAS, "", ""
     if name in module.imported:

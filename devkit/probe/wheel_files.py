@@ -12,18 +12,18 @@ import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from functools import cached_property, partial
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from devkit.errors import DevkitError
 from devkit.probe.dependencies.imports import list_dotted_imports
-from devkit.user_folder import find_user_file
-from devkit.whole_files import write_whole
+from devkit.user_folder import find_user_file, write_user_file
 
 DEADLINE_S = 12.0
 """For all wheels together; those that have not answered by then are not checked."""
@@ -93,13 +93,23 @@ _Value = TypeVar("_Value")
 def run_side_by_side(
     tasks: Mapping[_Key, Callable[[], _Value]], deadline_s: float, connections: int = CONNECTIONS
 ) -> dict[_Key, _Value]:
-    """Run tasks; what fails, or has no answer by the deadline, is left out."""
-    pool = ThreadPoolExecutor(connections)
-    waiting = {key: pool.submit(task) for key, task in tasks.items()}
+    """Run tasks; what fails, or has no answer by the deadline, is left out. The end of the program waits for none."""
+    waiting: dict[_Key, Future[_Value]] = {key: Future() for key in tasks}
+    ends_at, left = time.monotonic() + deadline_s, iter(tasks.items())
+
+    def work() -> None:
+        for key, task in left:
+            if ends_at < time.monotonic():
+                return
+            try:
+                waiting[key].set_result(task())
+            except BaseException as error:  # noqa: BLE001 - left out below
+                waiting[key].set_exception(error)
+
+    for _ in range(min(connections, len(tasks))):
+        Thread(target=work, daemon=True).start()
     wait(waiting.values(), timeout=max(deadline_s, 0))
-    pool.shutdown(wait=False, cancel_futures=True)
-    done = {key: future for key, future in waiting.items() if future.done() and not future.cancelled()}
-    return {key: future.result() for key, future in done.items() if future.exception() is None}
+    return {key: each.result() for key, each in waiting.items() if each.done() and each.exception() is None}
 
 
 class _Wheel:
@@ -107,11 +117,10 @@ class _Wheel:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        folder = find_user_file("wheels")
-        self._record = Path(folder or os.devnull, sha256(url.encode()).hexdigest())
+        self._record = f"wheels/{sha256(url.encode()).hexdigest()}"
         self._known: dict[str, Any] = {"imports": {}}
         with contextlib.suppress(OSError, ValueError):
-            self._known = json.loads(self._record.read_text(encoding="utf-8"))
+            self._known = json.loads(Path(find_user_file(self._record) or os.devnull).read_text(encoding="utf-8"))
 
     @cached_property
     def _archive(self) -> zipfile.ZipFile:
@@ -141,9 +150,8 @@ class _Wheel:
         return {known[name][0]: known[name][1] for name in names if known[name][0]}
 
     def _keep(self) -> None:
-        with contextlib.suppress(OSError, DevkitError):
-            self._record.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._record, json.dumps(self._known).encode())
+        with contextlib.suppress(DevkitError):
+            write_user_file(self._record, json.dumps(self._known).encode())
 
 
 def find_modules(files: Iterable[str]) -> frozenset[str]:

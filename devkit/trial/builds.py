@@ -8,7 +8,7 @@ from typing import Any
 
 from devkit.facts.model import Facts
 from devkit.facts.project import Project
-from devkit.probe.documents import InvalidDocument, get_object, get_objects, get_text, get_texts, parse_json
+from devkit.probe.documents import InvalidDocument, get_object, get_objects, get_text, get_texts, parse_object_or_empty
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.project.dockerfile import parse_dockerfile
 from devkit.trial.project import list_dev_containers, name_image, write_build
@@ -99,11 +99,7 @@ def find_build_faults(
         if is_whole and any(name in text for text in lines[int(line) - 1 : int(line)]):
             fault = f"line {line} of {build.dockerfile}: .dockerignore leaves {name} out of the build"
             yield fault, ("build", "--ignorefile", f"{context}/.dockerignore", f"!{name}")
-    try:
-        content = parse_json(said.out)
-    except ValueError:
-        return
-    outline = get_object(content, "target", target, "outline") if isinstance(content, dict) else {}
+    outline = get_object(parse_object_or_empty(said.out), "target", target, "outline")
     for prefix, key in (("", "secrets"), ("ssh ", "ssh")):
         for each in get_objects(outline, key):
             if (name := prefix + get_text(each, "name")) not in build.secrets:

@@ -11,7 +11,7 @@ from typing import Any
 from devkit.facts.model import Facts
 from devkit.facts.project import DevContainer, Project
 from devkit.facts.values import Unknown
-from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_json
+from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_list, parse_object_or_empty
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.project.devcontainer import LOCAL_FOLDER
 from devkit.probe.project.scopes import list_scoped
@@ -326,11 +326,8 @@ def find_user(container: DevContainer, service: Mapping[str, Any], of_image: Map
 
 def _read_metadata(of_image: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the settings of dev containers that an image brings, the last first. Source: containers.dev, "Image metadata"."""
-    try:
-        content = parse_json(get_text(get_object(of_image, "Labels"), "devcontainer.metadata") or "[]")
-    except ValueError:
-        return
-    rows = content if isinstance(content, list) else [content]
+    said = get_text(get_object(of_image, "Labels"), "devcontainer.metadata")
+    rows = parse_list(said) or [parse_object_or_empty(said)]
     yield from (each for each in reversed(rows) if isinstance(each, dict))
 
 

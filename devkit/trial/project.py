@@ -326,7 +326,8 @@ def list_requests(host: Host, facts: Facts, folder: str) -> Iterator[Request]:
             root = parse_jsonc_tree((folder and host.read(f"{folder}/{each.path}")) or "", file=each.path)
         except InvalidDocument:
             root = ABSENT  # what is wrong with it, another check says
-        given = [(key, option, node) for key, option in _OPTIONS.items() for node in _list_items(root.at(key))]
+        nodes = ((key, option, root.at(key)) for key, option in _OPTIONS.items())
+        given = [(key, option, each) for key, option, node in nodes for each in node.items or ([node] if node else [])]
         options: list[tuple[str, tuple[str, ...]]] = [(key, (option, _write(node))) for key, option, node in given]
         options += [(key, (f"--{key}",)) for key in ("init", "privileged") if root.at(key).text == "true"]
         texts = [item.text for item in each.run_args]
@@ -347,18 +348,10 @@ def list_requests(host: Host, facts: Facts, folder: str) -> Iterator[Request]:
         )
         if root.at("initializeCommand"):
             # It runs on this machine before the container is created, and may make what is mounted.
-            known_ones = tuple(one for one in known_ones if not _is_absent(host, one[1]))
+            sources = {words[-1]: _SOURCE.search(words[-1]) for _, words in known_ones if _BIND.fullmatch(words[-1])}
+            absent = {word for word, source in sources.items() if source and host.stat(source[1]) is None}
+            known_ones = tuple(one for one in known_ones if one[1][-1] not in absent)
         yield Request(each.path, each.image.value if each.image else "", known_ones, known_ones == filled)
-
-
-def _is_absent(host: Host, words: tuple[str, ...]) -> bool:
-    """Say if a bind mount's source does not exist."""
-    source = _SOURCE.search(words[-1])
-    return bool(source and _BIND.fullmatch(words[-1]) and host.stat(source[1]) is None)
-
-
-def _list_items(node: DocumentNode) -> tuple[DocumentNode, ...]:
-    return node.items or ((node,) if node else ())
 
 
 def _write(node: DocumentNode) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from devkit.facts.model import Facts
 from devkit.facts.runs import Trial, Way
 from devkit.probe.attempts import find_error_lines, find_guilty
-from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_json
+from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_list, parse_object_or_empty
 from devkit.probe.engine.client import BUILD_PLUGIN, find_plugin
 from devkit.probe.engine.last_words import find_named_settings, flatten
 from devkit.probe.host import TIMED_OUT, ProgramResult
@@ -139,11 +139,8 @@ def rehearse(run: Run, client: Client, facts: Facts) -> tuple[Run, tuple[str, ..
 def _parse_images(said: str, wanted: Collection[str]) -> dict[str, Mapping[str, Any]]:
     """Parse how each wanted image that the engine has is configured, by the name that the project has for it."""
     found: dict[str, Mapping[str, Any]] = {}
-    try:
-        listed = parse_json(said)  # Podman 4 answers with a list, over many lines
-    except ValueError:
-        listed = None
-    every = listed if isinstance(listed, list) else map(_parse, said.splitlines())
+    listed = parse_list(said)  # Podman 4 answers with a list, over many lines
+    every = map(parse_object_or_empty, said.splitlines()) if listed is None else listed
     for image in (each for each in every if isinstance(each, dict)):
         names = {_shorten(each) for key in ("RepoTags", "RepoDigests") for each in get_texts(image, key)}
         found |= {each: get_object(image, "Config") for each in wanted if _shorten(each) in names}
@@ -156,15 +153,6 @@ def _list_refusals(run: Run, client: Client, images: Collection[str]) -> Iterato
         said = run.ask(*client.command, "image", "inspect", "--", image).err
         if "invalid reference" in said:
             yield image, f"invalid reference{said.partition('invalid reference')[2].rstrip()}"
-
-
-def _parse(line: str) -> dict[str, Any]:
-    """Parse what an engine says of an image; empty where that is not an object."""
-    try:
-        content = parse_json(line)
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _shorten(image: str) -> str:
@@ -349,12 +337,8 @@ def _find_overlap(run: Run, client: Client) -> tuple[tuple[str, ...], str] | Non
         for subnet in wanted:
             with suppress(ValueError):
                 if any(ip_network(subnet).overlaps(ip_network(each)) for each in ranges if ":" not in each):
-                    return (
-                        "network",
-                        "create",
-                        "--subnet",
-                        name,
-                    ), f"the network {name} already has addresses of {subnet}"
+                    arguments = ("network", "create", "--subnet", name)
+                    return arguments, f"the network {name} already has addresses of {subnet}"
     return None
 
 
@@ -460,6 +444,8 @@ def list_lookups(run: Run, client: Client) -> Iterator[Callable[[], Trial]]:
         end = done if done.code else ProgramResult(int(bool(fault)), "", fault)
         return make_trial(client, Way.PROJECT, end, 0, arguments=arguments)
 
+    answered = ProgramResult(0, "", "")
+
     def inspect(kind: str, wanted: str) -> Trial:
         return tell(run.ask(*client.command, kind, "inspect", wanted), "", "inspect", "--type", kind, wanted)
 
@@ -481,9 +467,6 @@ def list_lookups(run: Run, client: Client) -> Iterator[Callable[[], Trial]]:
         fault = "" if is_ours else f"another program already listens on port {port}"
         return tell(done, fault, "run", "--publish", port)
 
-    def find_rival(port: str) -> Trial:
-        return tell(ProgramResult(0, "", ""), f"two services publish port {port}", "run", "--publish", port)
-
     def find_address(network: str, address: str) -> Trial:
         ranges = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
         done = run.ask(*client.command, "network", "inspect", "--format", ranges, network)
@@ -492,24 +475,22 @@ def list_lookups(run: Run, client: Client) -> Iterator[Callable[[], Trial]]:
         with suppress(ValueError):
             is_fine |= any(ip_address(address) in ip_network(each) for each in done.out.split())
         fault = "" if is_fine else f"the network {network}, {done.out.strip()}, does not have the address {address}"
-        return tell(ProgramResult(0, "", ""), fault, "run", "--network", network, "--ip", address)
+        return tell(answered, fault, "run", "--network", network, "--ip", address)
 
     def find_driver(kind: str, name: str) -> Trial:
         done = run.ask(*client.command, "info", "--format", f"{{{{json .Plugins.{kind}}}}}")
-        try:
-            known = parse_json(done.out)
-        except ValueError:
-            known = None
-        is_fine = not isinstance(known, list) or name in known or f"{name}:latest" in known
+        known = parse_list(done.out)
+        is_fine = known is None or name in known or f"{name}:latest" in known
         fault = "" if is_fine else f"the engine has no {kind.lower()} driver {name}"
         words = ("run", "--log-driver") if kind == "Log" else (kind.lower(), "create", "--driver")
-        return tell(ProgramResult(0, "", ""), fault, *words, name)
+        return tell(answered, fault, *words, name)
 
     yield from (partial(find_address, *each) for each in list_addresses(run.config))
     yield from (partial(find_driver, *each) for each in list_drivers(run.config) if client.name == "docker")
     if client.name == "docker":
         yield from (partial(find_listener, port) for port in list_taken_ports(run.host, run.config))
-        yield from (partial(find_rival, port) for port in list_shared_ports(run.config))
+        shared = ((f"two services publish port {port}", port) for port in list_shared_ports(run.config))
+        yield from (partial(tell, answered, fault, "run", "--publish", port) for fault, port in shared)
         services = get_object(run.config, "services").values()
         yield from (partial(find_owner, name) for each in services if (name := get_text(each, "container_name")))
     for kind, required in run.prerequisites:

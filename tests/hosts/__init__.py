@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.facts.model import Facts
+from devkit.probe.deep import read_deep
 from devkit.probe.gather import gather_facts
 from tests.hosts.recorded_host import RecordedHost, read_description, read_variants
 
@@ -24,10 +25,10 @@ def machine(name: str) -> RecordedHost:
 def facts_of(name: str) -> Facts:
     """What the probes read on a recorded machine, with a fixed date."""
     host = machine(name)
-    deep_deadline_s = 20.0 if description_of(name).get("deep") else 0.0
     # A busy machine takes longer than the five seconds that a user is made to wait.
-    facts = gather_facts(host, project=host.project, deadline_s=60.0, deep_deadline_s=deep_deadline_s)
-    return dataclasses.replace(facts, taken_at="2026-01-01T00:00:00+00:00", devkit="recorded")
+    facts = gather_facts(host, project=host.project, deadline_s=60.0)
+    deep = read_deep(host, deadline_s=20.0) if description_of(name).get("deep") else facts.deep
+    return dataclasses.replace(facts, deep=deep, taken_at="2026-01-01T00:00:00+00:00", devkit="recorded")
 
 
 def written(directory: Path, text: str) -> RecordedHost:

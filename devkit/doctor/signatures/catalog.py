@@ -52,13 +52,8 @@ def load_failures() -> tuple[Failure, ...]:
         TypeError: An entry lacks a field.
     """
     rows = (row for prefix in PREFIXES for row in load(__package__, f"failures/{prefix}").get("failure", ()))
-    return tuple(sorted(map(parse_failure, rows), key=lambda failure: failure.id))
-
-
-def parse_failure(row: Mapping[str, Any]) -> Failure:
-    """Parse an entry. Raises as `load_failures`."""
-    own = {key: value for key, value in row.items() if key != "cause"}
-    return Failure(**decode_fields(own, Failure))
+    own = ({key: value for key, value in row.items() if key != "cause"} for row in rows)
+    return tuple(sorted((Failure(**decode_fields(row, Failure)) for row in own), key=lambda failure: failure.id))
 
 
 @dataclass(frozen=True)
@@ -121,9 +116,12 @@ def _decode_cause(row: Mapping[str, Any]) -> FamilyCause:
     if "problem" in row:
         problem = find_problem_row(row["code"], row["problem"])
         values.setdefault("cause", problem.message)
-        return FamilyCause(**values, fix=show_general_fix(problem.fixes), variants=problem.fixes)
-    fix, variants = decode_fix(row["fix"])
-    return FamilyCause(**values, fix=fix, variants=variants)
+        variants = problem.fixes
+    elif isinstance(row["fix"], str):  # the name of a shared one
+        variants = decode_fix_rows(row["fix"])
+    else:
+        return FamilyCause(**values, fix=Fix(**decode_fields(row["fix"], Fix)))
+    return FamilyCause(**values, fix=show_general_fix(variants), variants=variants)
 
 
 @cache
@@ -172,14 +170,6 @@ def find_symptoms(code: str) -> tuple[str, ...]:
     texts = [text for row in (*own, *others) for text in row.symptoms]
     check = load_check_rows(code[:3]).get(code)
     return tuple(dict.fromkeys((*texts, *(check.search_terms if check else ()))))
-
-
-def decode_fix(fix: str | Mapping[str, Any]) -> tuple[Fix, tuple[FixRow, ...]]:
-    """Decode the fix of an error: a table, or the name of a shared one, with its variants. Raises KeyError."""
-    if isinstance(fix, str):
-        variants = decode_fix_rows(fix)
-        return show_general_fix(variants), variants
-    return Fix(**decode_fields(fix, Fix)), ()
 
 
 def show_general_fix(rows: tuple[FixRow, ...]) -> Fix:

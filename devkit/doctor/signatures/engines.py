@@ -242,10 +242,8 @@ def _to_pod(command: str) -> Iterator[str]:
                 if "--gpus" in dict(run.options)
                 else (f"kubectl run test --rm -it --restart=Never --image={run.image} -- {run.command}")
             )
-    elif _CONFIGURE.search(command):
-        yield _CONFIGURE.sub("nvidia-ctk runtime configure --runtime=containerd", command)
-    elif _RESTART.search(command):
-        yield "sudo systemctl restart containerd"
+    elif _CONFIGURE.search(command) or _RESTART.search(command):
+        yield from _to_containerd(command)
     elif found := re.search(r"docker (exec|logs|restart|inspect|ps)\b(?: -\S+)* ?(.*)", command):
         verb, rest = found.groups()
         inner = rest.partition(" ")[2]

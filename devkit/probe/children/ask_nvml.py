@@ -35,7 +35,7 @@ def main(first_gpu: int) -> None:
     nvml = Nvml(pynvml)
     try:
         nvml.call("nvmlInit_v2", pynvml.nvmlInit)
-        emit(system=read_driver_versions(nvml))
+        emit(system={key: nvml.read(name, fatal=FATAL_FOR_GPU) for key, name in VERSIONS.items()})
         count = nvml.call("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)
         if count > MAX_GPUS:
             emit(
@@ -137,6 +137,8 @@ class Nvml:
         return value if isinstance(value, int) else FUNCTION_NOT_FOUND
 
 
+VERSIONS = {"driver": "nvmlSystemGetDriverVersion", "cuda": "nvmlSystemGetCudaDriverVersion_v2"}
+"""The driver's version, and the newest CUDA that it runs as `1000 * major + 10 * minor`."""
 MAX_GPUS = 1024
 VGPU_GUEST = 2
 RECOVERY_ACTION_FIELD = 230
@@ -147,12 +149,6 @@ NVLINK_ERROR_FIELDS = (161, 162, 163)
 MAX_NVLINKS = 72
 RATE_OVER_S = 0.25
 MAX_PROCESSES = 32
-
-
-def read_driver_versions(nvml: Nvml) -> dict[str, Any]:
-    """Read the driver's version, and the newest CUDA that it runs as `1000 * major + 10 * minor`."""
-    names = {"driver": "nvmlSystemGetDriverVersion", "cuda": "nvmlSystemGetCudaDriverVersion_v2"}
-    return {key: nvml.read(name, fatal=FATAL_FOR_GPU) for key, name in names.items()}
 
 
 def read_gpu(nvml: Nvml, index: int) -> dict[str, Any]:

@@ -47,15 +47,11 @@ def run_step(name: str, function: Callable[..., Any], *arguments: object) -> Any
             value = function(*arguments)
         except BaseException as error:  # noqa: BLE001 - packages raise what they like, SystemExit included
             cause = error if str(error) else next((warning.message for warning in caught), "")
-            emit(failed=name, detail=format_detail(type(error).__name__ + ": " + str(cause)))
+            words = f"{type(error).__name__}: {cause}".split()
+            emit(failed=name, detail=" ".join(words)[:MAX_DETAIL_CHARACTERS])
             return None
     emit(worked=name)
     return value
-
-
-def format_detail(text: object) -> str:
-    """Format a text as one line of bounded length."""
-    return " ".join(str(text).split())[:MAX_DETAIL_CHARACTERS]
 
 
 def is_installed(name: str) -> bool:

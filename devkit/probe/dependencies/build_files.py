@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import BuildNeed, SourceBuild
-from devkit.probe.dependencies.imports import parse_program
+from devkit.probe.dependencies.imports import list_names, parse_program
 from devkit.probe.documents import get_object, get_text, get_texts, parse_object_or_empty, parse_toml
 
 SETUP_PY = "setup.py"
@@ -246,18 +246,11 @@ def _is_optional(node: ast.AST) -> bool:
     if not isinstance(node, ast.Try) or not node.handlers:
         return False
     # Either form of `from pip._internal.req import x` and `from pip.req import x` needs pip.
-    if {*_list_tops(node.body)} & {*_list_tops(part for each in node.handlers for part in each.body)}:
+    handled = [part for handler in node.handlers for part in handler.body]
+    if dict(list_names(node.body)).keys() & dict(list_names(handled)).keys():
         return False
-    ends = (each for handler in node.handlers for part in handler.body for each in ast.walk(part))
+    ends = (each for part in handled for each in ast.walk(part))
     return not any(isinstance(each, ast.Raise) or getattr(each, "attr", "") == "exit" for each in ends)
-
-
-def _list_tops(body: Iterable[ast.stmt]) -> Iterator[str]:
-    for each in body:
-        if isinstance(each, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in each.names)
-        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
-            yield each.module.partition(".")[0]
 
 
 def _list_imports(tree: ast.Module, *, in_functions: bool = False) -> Iterator[tuple[str, int]]:

@@ -157,7 +157,7 @@ def parse_program(text: str) -> ast.Module | None:
 def list_imports(text: str, *, is_top_only: bool, with_tried: bool = False) -> Iterator[tuple[str, int]]:
     """List the modules that a file imports, with their lines; nothing for a file that cannot be parsed or what is tried."""
     for node in _list_nodes(text, is_top_only=is_top_only, with_tried=with_tried):
-        yield from _list_names([node])
+        yield from list_names([node])
 
 
 def list_dotted_imports(text: str, package: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -236,25 +236,22 @@ def _walk_imports(
         elif isinstance(node, ast.Try) and not with_tried:
             # A module whose absence raises an error, or that the handler imports from another place, cannot be missing.
             handled = [each for handler in node.handlers for each in handler.body]
-            tried = {name for name, _ in _list_names(node.body)}
+            tried = {name for name, _ in list_names(node.body)}
             if any(isinstance(each, ast.Raise) for each in handled):
                 waiting[:0] = node.body
             else:
-                again = (each for each in handled if tried & {name for name, _ in _list_names([each])})
+                again = (each for each in handled if tried & {name for name, _ in list_names([each])})
                 yield from (each for each in again if isinstance(each, ast.Import | ast.ImportFrom))
         elif not is_top_only or isinstance(node, ast.Try):
             waiting += ast.iter_child_nodes(node)
 
 
-def _list_names(body: list[ast.stmt]) -> list[tuple[str, int]]:
-    return [
-        (name.partition(".")[0], node.lineno)
-        for node in body
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module]
-            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module
-            else []
-        )
-    ]
+def list_names(body: list[ast.stmt]) -> list[tuple[str, int]]:
+    """List the top modules that statements import, with their lines."""
+    found: list[tuple[str, int]] = []
+    for node in body:
+        if isinstance(node, ast.Import):
+            found += [(alias.name.partition(".")[0], node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.append((node.module.partition(".")[0], node.lineno))
+    return found

@@ -16,9 +16,9 @@ from devkit.probe.documents import (
     parse_object_or_empty,
     strip_url_credentials,
 )
-from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Host, explain_failure
+from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, SYSTEM_PROGRAM_FOLDERS, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.operating_system import read_user_id
-from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
+from devkit.probe.machine.programs import find_program, split_search_path
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 WINDOWS_PIPE = "npipe:////./pipe/docker_engine"

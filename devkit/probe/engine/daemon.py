@@ -24,8 +24,8 @@ from devkit.probe.engine.daemon_files import find_daemon_pid, read_daemon_addres
 from devkit.probe.engine.last_words import add_settings, list_podman_settings, read_last_words
 from devkit.probe.engine.pods import find_pod_runtime
 from devkit.probe.engine.toolkit import TOOLKIT_HOOK
-from devkit.probe.host import TIMED_OUT, Host
-from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, find_program_or_path, split_search_path
+from devkit.probe.host import SYSTEM_PROGRAM_FOLDERS, TIMED_OUT, Host
+from devkit.probe.machine.programs import find_program, find_program_or_path, split_search_path
 
 FIRST_API_THAT_LISTS_DEVICES = Release.parse("1.50")
 """From here on `GET /info` has DiscoveredDevices, and leaves it out when empty. Source: Engine API changelog, v1.50."""
@@ -212,6 +212,7 @@ def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | 
 # Podman without its API socket, which its own command does not need.
 
 PODMAN_SOCKET = "/run/podman/podman.sock"
+_OF_SOCKET = ("containers", "stopped", "images", "runc", "min_api_version", "proxy", "clock_ahead_s")
 _NO_SOCKET = Unknown("Podman's API socket is off, and its command does not report them")
 
 
@@ -255,11 +256,5 @@ def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | N
         root_dir=get_text(store, "graphRoot"),
         is_snap=False,
         hook_on_path=_NO_SOCKET,
-        containers=_NO_SOCKET,
-        stopped=_NO_SOCKET,
-        images=_NO_SOCKET,
-        runc=_NO_SOCKET,
-        min_api_version=_NO_SOCKET,
-        proxy=_NO_SOCKET,
-        clock_ahead_s=_NO_SOCKET,
+        **dict.fromkeys(_OF_SOCKET, _NO_SOCKET),
     )

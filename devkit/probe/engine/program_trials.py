@@ -11,9 +11,9 @@ from devkit.probe.attempts import find_error_lines, run_or_explain
 from devkit.probe.children.protocol import format_signal
 from devkit.probe.circumstances import detect_container
 from devkit.probe.engine.client import COMPOSE_PLUGIN_FOLDERS, find_docker_config
-from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Host, ProgramResult
+from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, SYSTEM_PROGRAM_FOLDERS, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.operating_system import read_platform
-from devkit.probe.machine.programs import ANY_EXECUTE_BIT, SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
+from devkit.probe.machine.programs import ANY_EXECUTE_BIT, find_program, split_search_path
 
 PROGRAMS = (
     *("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli"),

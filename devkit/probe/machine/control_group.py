@@ -33,11 +33,11 @@ def read_cgroup(host: Host) -> Cgroup:
     own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
     folders = tuple(_upwards(CGROUP_ROOT, own))
     memory = [host.read(f"{folder}/memory.max") for folder in folders]
-    events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
+    events = filter(None, (host.read(f"{folder}/memory.events") for folder in folders))
     cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
     return Cgroup(
         min((number for text in memory if (number := parse_int(text or "")) is not None), default=None),
-        _kills(host.read(events) if events else None, "memory.events"),
+        _kills(next(events, ""), "memory.events"),
         min((count for count in cpus if count is not None), default=None),
     )
 
@@ -53,10 +53,10 @@ def _read_version_1(host: Host, membership: str) -> Cgroup:
     ]
     # Where there is no limit, version 1 writes a number of 19 digits, which `parse_int` takes for none.
     found = [number for text in limits if (number := parse_int(text or "")) is not None]
-    own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
+    events = filter(None, (host.read(f"{folder}/memory.oom_control") for folder in memory))
     return Cgroup(
         min(found, default=None),
-        _kills(host.read(own) if own else None, "memory.oom_control"),
+        _kills(next(events, ""), "memory.oom_control"),
         min((count for count in quotas if count is not None), default=None),
     )
 
@@ -74,6 +74,6 @@ def _ratio(fields: list[str]) -> float | None:
     return quota / period if quota is not None and period else None
 
 
-def _kills(text: str | None, path: str) -> int | Unknown:
-    found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
+def _kills(text: str, path: str) -> int | Unknown:
+    found = re.search(r"^oom_kill (\d{1,18})$", text, re.MULTILINE)
     return int(found[1]) if found else Unknown(f"{path} does not report how many were killed")

@@ -3,10 +3,8 @@
 import re
 
 from devkit.facts.values import Release, Unknown
-from devkit.probe.host import Host, explain_failure
+from devkit.probe.host import SYSTEM_PROGRAM_FOLDERS, Host, explain_failure
 
-SYSTEM_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-"""The PATH that systemd gives to a daemon that sets none."""
 LOADER_CACHE = ("ldconfig", "-p")
 ANY_EXECUTE_BIT = 0o111
 _LIBRARY_FOLDERS = (

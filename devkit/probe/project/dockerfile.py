@@ -299,14 +299,6 @@ def _excerpt(text: str) -> str:
     return redact_tokens(" ".join(text.split()))[:_LONGEST]
 
 
-def _unquoted(text: str, values: Mapping[str, str], expansion: VariableExpansion) -> str:
-    if text.startswith("'"):
-        return text[1:-1]
-    inner = text[1:-1] if text.startswith('"') else text
-    parts = re.split(r"(\\.)", inner)
-    return "".join(part[1] if part[:1] == "\\" and len(part) == 2 else expansion.expand(part, values) for part in parts)
-
-
 def parse_ignore_file(text: str) -> list[str]:
     """Return the patterns of an ignore file."""
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]

@@ -100,11 +100,10 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
         requirements = tuple(one for one in parsed if one is not None)
         included = tuple(_INCLUDED.findall(text)) if path.endswith((".txt", ".in")) else ()
         if requirements or included:
-            backend = _BACKEND.search(text)
-            label, line = parse_torch_index(text), requirements[0].line if requirements else 1
-            found.append(
-                Install("file", requirements, included, label, backend[1] if backend else "", path, line, urls)
-            )
+            label, backend = _INDEX.search(text) or _LOCAL.search(text), _BACKEND.search(text)
+            index, chosen = label[1] if label else "", backend[1] if backend else ""
+            line = requirements[0].line if requirements else 1
+            found.append(Install("file", requirements, included, index, chosen, path, line, urls))
     return tuple(found)
 
 
@@ -160,12 +159,6 @@ def parse_gpu_requirement(text: str, *, path: str, line: int) -> Requirement | N
     if name not in CUDA_PACKAGES:
         return None
     return Requirement(name, "url" if "://" in specifier else specifier, path, line)
-
-
-def parse_torch_index(text: str) -> str:
-    """Find the torch index in a text: cu128, cpu, rocm6.4, or "" for none."""
-    found = _INDEX.search(text) or _LOCAL.search(text)
-    return found[1] if found else ""
 
 
 def find_index_urls(text: str) -> tuple[str, ...]:

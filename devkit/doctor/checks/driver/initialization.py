@@ -10,6 +10,7 @@ from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, has_fewer_gpus_than_bus, has_missing_gpus
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
+    find_cu_init_code,
     is_in_container,
     require,
     require_driver,
@@ -20,7 +21,6 @@ from devkit.doctor.preconditions import (
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.gpu import Driver, KernelLog
 from devkit.facts.model import Facts
-from devkit.facts.runs import CudaCall, Deep
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
@@ -105,17 +105,11 @@ def gsp_starts(facts: Facts) -> Iterator[Problem]:
         yield problem("not-started", evidence=failing[:MAX_LOG_LINES])
 
 
-def _find_cu_init_code(facts: Facts) -> int | None:
-    """What cuInit returned; None where it was not tried."""
-    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
-    return cuda.code if isinstance(cuda, CudaCall) else None
-
-
 @check("DRV009", require_host, require_loaded_driver, causes=DEEP_CODES)
 def cuda_survives_suspend(facts: Facts) -> Iterator[Problem]:
     driver = require_driver(facts)
     woke = facts.kernel_log.resumed_at if isinstance(facts.kernel_log, KernelLog) else Unknown("not known")
-    code = _find_cu_init_code(facts)
+    code = find_cu_init_code(facts)
     if code is not None and woke is None:
         raise NotApplicable("the machine has not slept since it started")
     returned = f"cuInit returned {code}"
@@ -132,7 +126,7 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Problem]:
 @check("DRV010", require_host, causes=DEEP_CODES)
 def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Problem]:
     release = require_loaded_driver(facts)
-    code = require_some(_find_cu_init_code(facts), "cuInit was not called; run devkit doctor --deep")
+    code = require_some(find_cu_init_code(facts), "cuInit was not called; run devkit doctor --deep")
     if code not in (CUDA_SYSTEM_NOT_READY, _CUDA_ERROR_NOT_INITIALIZED):
         return
     if not require(has_no_nvswitch(facts)):

@@ -7,6 +7,7 @@ from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY, explain_fabric_faul
 from devkit.doctor.gpus import GpuWithHealth, format_gpu, require_gpu_health, require_gpu_health_field
 from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
+    find_cu_init_code,
     is_in_container,
     require,
     require_driver,
@@ -19,7 +20,6 @@ from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import NVLINK_ERRORS_PER_S
 from devkit.facts.gpu import Driver, Gpu, GpuHealth
 from devkit.facts.model import Facts
-from devkit.facts.runs import CudaCall, Deep
 from devkit.facts.values import Unknown
 from devkit.text import format_count, join_words
 
@@ -49,8 +49,7 @@ def fabric_manager_matches_driver(facts: Facts) -> Iterator[Problem]:
 def fabric_manager_runs(facts: Facts) -> Iterator[Problem]:
     waiting = _find_gpus_outside_fabric(facts)
     driver = facts.driver
-    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
-    is_not_ready = isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY
+    is_not_ready = find_cu_init_code(facts) == CUDA_SYSTEM_NOT_READY
     states = [f"GPU {gpu.index}: fabric {each.fabric_state}, status {each.fabric_status}" for gpu, each in waiting]
     states += [f"cuInit returned {CUDA_SYSTEM_NOT_READY}"] * is_not_ready
     is_host = not is_in_container(facts)
