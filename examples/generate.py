@@ -7,7 +7,7 @@ from pathlib import Path
 
 from devkit.cli.export import DEPLOY_FOLDER as DEPLOY
 from devkit.cli.export import plan_export
-from devkit.cli.plan_options import PlanOptions, build_request_from_options
+from devkit.cli.plan_options import build_request_from_settings
 from devkit.compat.version_tables import load_tables
 from devkit.export.targets import TARGETS, load_target
 from devkit.release import __version__
@@ -57,7 +57,7 @@ def initialize(name: str, into: Path) -> None:
     flags = EXAMPLES[name]
     into.mkdir(parents=True)
     shutil.copy(FOLDER / name / "devkit.toml", into)
-    request = build_request_from_options(PlanOptions(driver=flags.driver, gpus=flags.gpus))
+    request = build_request_from_settings(flags)
     plan = solve(request, load_tables())
     if not isinstance(plan, Plan):
         sys.exit(f"no plan for {name}: {plan.wanted}")

@@ -39,11 +39,11 @@ from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.plan import plan_with_packages, resolve_option
 from devkit.cli.plan_options import (
     ContainerOptions,
-    PlanOptions,
     build_project_request,
     build_settings_from_options,
     container_options,
     plan_options,
+    refuse_contradiction,
 )
 from devkit.cli.proof import describe_proof, find_unprovided, try_plan
 from devkit.cli.runtime import hold_project
@@ -53,7 +53,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import SETTINGS_FILE, Dependencies, ImportedPackage, PackageRequirement, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
-from devkit.render.devkit_toml import REMOVED_SETTINGS
+from devkit.render.devkit_toml import REMOVED_SETTINGS, ProjectSettings
 from devkit.solver.output import serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Request
 from devkit.text import format_count, join_some, join_words
@@ -130,7 +130,8 @@ def init(
     ctx: click.Context,
     directory: Path,
     *,
-    options: PlanOptions,
+    options: ProjectSettings,
+    facts_files: tuple[str, ...],
     container: ContainerOptions,
     locking: LockOptions,
     with_imports: bool,
@@ -160,14 +161,14 @@ def init(
     if as_feature:
         write_feature(ctx, directory, is_dry_run=dry_run, force=force, as_json=as_json)
     ProjectPath().convert(directory, next(each for each in ctx.command.params if each.name == "directory"), ctx)
-    options.refuse_contradiction()
+    refuse_contradiction(options)
     is_new = not directory.exists()
     if not dry_run:
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))
     opened = open_project(directory, build_settings_from_options(options, container), container.paths)
     project = choose_for_development(opened) if develop else opened
-    request = build_project_request(project, facts=options.facts)
+    request = build_project_request(project, facts_files=facts_files)
     writing = WriteOptions(SCHEMA, dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json, digest=digest)
     adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
     offers = list_compose_offers(project.root)
