@@ -19,9 +19,9 @@ from devkit.text import join_words
 from devkit.workload.finetune.events import Listener, ProgressPrinter, require_trackers
 from devkit.workload.finetune.process import (
     ReportedElsewhere,
+    RunOutcome,
     StoppedBySignal,
     configure_libraries,
-    exit_code_for_signal,
     raise_on_signal,
 )
 from devkit.workload.finetune.run_folder import check_inputs
@@ -108,7 +108,7 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except StoppedBySignal as stop:
-        code = exit_code_for_signal(stop.signal)
+        code = RunOutcome.from_signal(stop.signal).exit_code
         write_exit_code(code)
         ctx.exit(code)
     except DevkitError as error:

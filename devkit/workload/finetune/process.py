@@ -35,6 +35,17 @@ class RunOutcome(StrEnum):
     NOT_FINITE = "not-finite"
     OUT_OF_MEMORY = "out-of-memory"
 
+    @classmethod
+    def from_signal(cls, number: signal.Signals) -> "RunOutcome":
+        """Return the outcome of a run that a signal ends."""
+        return cls.INTERRUPTED if number is signal.SIGINT else cls.PREEMPTED
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that a run with this outcome leaves."""
+        known = {"done": 0, "interrupted": ExitCode.INTERRUPTED, "preempted": PREEMPTED_EXIT_CODE}
+        return known.get(self, ExitCode.ANSWER_IS_NO)
+
 
 class _TimeIsUpError(BaseException):
     """The end of `limit_time`. Jinja takes an exception for a value that it cannot compute ahead, and computes it again."""
@@ -169,8 +180,3 @@ class DeferredSignals(contextlib.ExitStack):
         if number == signal.SIGINT:
             # From here on the default action: it ends the process also in the middle of a long kernel.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def exit_code_for_signal(number: signal.Signals) -> int:
-    """Return the exit code of a run that saved its state and ends because of the signal `number`."""
-    return ExitCode.INTERRUPTED if number is signal.SIGINT else PREEMPTED_EXIT_CODE
