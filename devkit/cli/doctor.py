@@ -136,7 +136,8 @@ def doctor(
     """
     from devkit.verify.process import interrupt_on_termination
 
-    refuse_conflicting_options(ctx.params)
+    for message, hint in _find_conflicts(ctx.params):
+        raise DevkitError(message, hint)
     options = OutputOptions("json" if as_json else style or "text", output, is_verbose=verbose)
     if show_list:
         write_output(format_check_list(_select_checks(only), options), options)
@@ -294,14 +295,8 @@ _NOT_FOR_SETUP = (
 )
 
 
-def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
-    """Raise DevkitError for the first contradiction. `flags` are the command's parameters by name."""
-    for message, hint in _find_conflicts(flags):
-        raise DevkitError(message, hint)
-
-
 def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield message and hint of each contradiction."""
+    """Yield message and hint of each contradiction. `flags` are the command's parameters by name."""
     style, files = flags["style"], flags["facts_files"]
     if flags["as_json"] and style not in (None, "json"):
         yield f"--json and --format {style} contradict each other", "Remove one of them."

@@ -79,12 +79,12 @@ _PLACEHOLDER = re.compile(r"<[^<>]+>|.*\bpath/to/.*|your[-_].+|(owner|org)/(name
 _PROMPTS = ("$", "#", "%", ">", "devkit")
 
 
-def _quote_plainly(words: Sequence[str]) -> list[str]:
-    return _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0")
-
-
 _SLIPS: tuple[tuple[Callable[[Sequence[str]], list[str]], str, str], ...] = (
-    (_quote_plainly, "use", "plain quotes"),
+    (
+        lambda words: _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0"),
+        "use",
+        "plain quotes",
+    ),
     (lambda words: [*dropwhile(_PROMPTS.__contains__, words)], "leave out", "the prompt"),
     (lambda words: [*takewhile("#".__ne__, words)], "leave out", "the comment"),
     (lambda words: [re.sub(r"^ +(?=-)", "", each) for each in words if each.strip(" \\")], "leave out", _BACKSLASH),

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from types import FrameType
 from typing import Self
@@ -123,9 +123,11 @@ class StoppedBySignal(BaseException):
 
 
 @contextlib.contextmanager
-def _handle_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    # A signal that was ignored from the start stays so, as under nohup and in a shell's background job.
-    handled = [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+def handle_signals(
+    handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = STOP_SIGNALS
+) -> Iterator[None]:
+    """Handle the signals within the block, but for one that is ignored, as under nohup and in a shell's background job."""
+    handled = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, handler) for each in handled}
     try:
         yield
@@ -144,7 +146,7 @@ def raise_on_signal() -> Iterator[None]:
     def stop(number: int, _frame: FrameType | None) -> None:
         raise StoppedBySignal(number)
 
-    with _handle_stop_signals(stop):
+    with handle_signals(stop):
         yield
 
 
@@ -161,7 +163,7 @@ class DeferredSignals(contextlib.ExitStack):
         self._launcher = os.getppid() if TORCHRUN_VARIABLE in os.environ else None
 
     def __enter__(self) -> Self:
-        self.enter_context(_handle_stop_signals(self._record))
+        self.enter_context(handle_signals(self._record))
         return self
 
     def agree_on_signal(self, maximum: Callable[[float], float]) -> signal.Signals | None:
