@@ -15,7 +15,7 @@ from devkit.render.changes import write_changes
 from devkit.render.container.settings import FromIndex
 from devkit.render.devkit_lock import LOCK_PATH
 from devkit.render.devkit_toml import ProjectSettings
-from devkit.render.project import PathOptions, compute_project_changes, open_project
+from devkit.render.project import compute_project_changes, open_project
 from devkit.solver.plan import Plan
 from devkit.solver.solve import solve
 
@@ -61,7 +61,7 @@ def initialize(name: str, into: Path) -> None:
     plan = solve(request, load_tables())
     if not isinstance(plan, Plan):
         sys.exit(f"no plan for {name}: {plan.wanted}")
-    project = open_project(into, flags, PathOptions())
+    project = open_project(into, flags)
     write_changes(
         project.root, compute_project_changes(project, plan, machines=request.machines, source=FromIndex(__version__))
     )

@@ -38,7 +38,6 @@ from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.plan import plan_with_packages, resolve_option
 from devkit.cli.plan_options import (
-    ContainerOptions,
     build_project_request,
     build_settings_from_options,
     container_options,
@@ -53,7 +52,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import SETTINGS_FILE, Dependencies, ImportedPackage, PackageRequirement, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
-from devkit.render.devkit_toml import REMOVED_SETTINGS, ProjectSettings
+from devkit.render.devkit_toml import REMOVED_SETTINGS, PathOptions, ProjectSettings
 from devkit.solver.output import serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Request
 from devkit.text import format_count, join_some, join_words
@@ -132,7 +131,9 @@ def init(
     *,
     options: ProjectSettings,
     facts_files: tuple[str, ...],
-    container: ContainerOptions,
+    paths: PathOptions,
+    ignore_dependencies: bool,
+    assignments: tuple[str, ...],
     locking: LockOptions,
     with_imports: bool,
     develop: bool,
@@ -166,7 +167,8 @@ def init(
     if not dry_run:
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))
-    opened = open_project(directory, build_settings_from_options(options, container), container.paths)
+    options = replace(options, ignore_dependencies=ignore_dependencies)
+    opened = open_project(directory, build_settings_from_options(options, assignments), paths)
     project = choose_for_development(opened) if develop else opened
     request = build_project_request(project, facts_files=facts_files)
     writing = WriteOptions(SCHEMA, dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json, digest=digest)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,12 @@ from devkit.cli.command import FILE, FOLDER, Decorator, PathType, complete_gpus,
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
-from devkit.render.devkit_toml import ProjectSettings, parse_assignment
+from devkit.render.devkit_toml import PathOptions, ProjectSettings, parse_assignment
 from devkit.solver.plan import Conflict, Machine, Plan, Request
 from devkit.text import join_words
 
 if TYPE_CHECKING:
-    from devkit.render.project import DevkitProject, PathOptions
+    from devkit.render.project import DevkitProject
 
 
 _MACHINE_FIELDS = ("driver", "gpus", "machine", "platform", "glibc")
@@ -203,23 +203,6 @@ def _read_this_machine() -> Facts:
     return gather_facts(CachingHost(), only=("system", "driver", "nvml", "amd"), meanwhile=preload)
 
 
-@dataclass(frozen=True)
-class ContainerOptions:
-    """The flags that describe the dev container; None, False and () mean "not given"."""
-
-    ignore_dependencies: bool = False
-    ca_certificate: Path | None = None
-    wheelhouse: Path | None = None
-    assignments: tuple[str, ...] = ()
-
-    @property
-    def paths(self) -> "PathOptions":
-        """The files outside the project that the flags name."""
-        from devkit.render.project import PathOptions
-
-        return PathOptions(self.ca_certificate, self.wheelhouse)
-
-
 container_options = group_options(
     (
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
@@ -235,17 +218,17 @@ container_options = group_options(
             help="Any other setting in devkit.toml: engine=podman, editors=jetbrains …",
         ),
     ),
-    ContainerOptions,
-    "container",
+    PathOptions,
+    "paths",
     title="Dev container",
 )
-"""Decorates a Click command, which receives the options as one argument, `container`."""
+"""Decorates a Click command, which receives those that name files as `paths`."""
 
 
-def build_settings_from_options(options: ProjectSettings, container: ContainerOptions) -> ProjectSettings:
+def build_settings_from_options(options: ProjectSettings, assignments: Iterable[str]) -> ProjectSettings:
     """Build the settings of devkit.toml from the flags."""
     named = ProjectSettings()
-    for assignment in container.assignments:
+    for assignment in assignments:
         parsed = parse_assignment(assignment)
         lists: dict[str, Any] = {
             each.name: (*getattr(named, each.name), *value)
@@ -259,7 +242,7 @@ def build_settings_from_options(options: ProjectSettings, container: ContainerOp
 
         # An address that the user types is one that the user allows; one that stands in a project's file is not.
         remember_indexes(map(strip_login, mirrors))
-    return named.with_flags(replace(options, ignore_dependencies=container.ignore_dependencies))
+    return named.with_flags(options)
 
 
 def build_project_request(

@@ -70,13 +70,12 @@ def update(
     """
     from devkit.render.changes import Action
     from devkit.render.devkit_lock import LOCK_PATH, parse_lock
-    from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.files import read_file
-    from devkit.render.project import PathOptions, compute_project_changes, open_project
+    from devkit.render.project import compute_project_changes, open_project
 
     if not (check or dry_run):
         ctx.with_resource(hold_project(directory))
-    project = open_project(directory, ProjectSettings(), PathOptions())
+    project = open_project(directory)
     lock = read_file(project.root, LOCK_PATH)
     if lock is None:
         raise DevkitError(f"{project.root} has no {LOCK_PATH}", f"Write a dev container first: devkit init {directory}")
