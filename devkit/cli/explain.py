@@ -174,7 +174,6 @@ def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | No
 
 def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool) -> None:
     """Write a text, its facts, and an empty field for its fix, without names and secrets. Raises DevkitError."""
-
     from devkit.cli.facts import read_this_machine
     from devkit.cli.output import format_json
     from devkit.facts.model import format_facts

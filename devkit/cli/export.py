@@ -426,7 +426,6 @@ def _require_settings(
     document: Mapping[str, Any],
 ) -> None:
     """Raise DevkitError that names everything that a job lacks, with the commands that end in the export."""
-
     missing, steps, words = [], [], ["devkit", "export", target.name]
     if not lock.files or lock.target:
         missing.append(f"no dev container's devkit.lock exists in {project.root}")

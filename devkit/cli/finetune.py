@@ -82,7 +82,6 @@ def finetune(
 
     devkit chooses the other settings for this machine, with reasons. The same command resumes a stopped run.
     """
-
     with _exit_code_written(ctx), raise_on_signal():
         settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
         continue_in_project("devkit finetune")
@@ -121,7 +120,6 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
 @contextmanager
 def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
     """Print the events. With JSON, output of libraries goes to standard error."""
-
     if not as_json:
         from devkit.cli.terminal import draw_bar
 

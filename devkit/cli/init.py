@@ -296,7 +296,6 @@ def plan_with_imports(
 
     `without` is a project before the choices for work on it, which count unless they do not fit; None without such.
     """
-
     added, imports = add(project, is_for_work=without is not None)
     while isinstance(planned := plan(added.dependencies, added.root, added.settings, is_last=False), Conflict):
         named = {canonicalize_name(name) for each in planned.blockers for name in re.findall(r"[\w.-]+\w", each.says)}
@@ -325,7 +324,6 @@ def plan_with_imports(
 
 def repair_by_proof(project: "DevkitProject", plan: Plan, request: Request) -> "tuple[DevkitProject, Plan]":
     """Try the plan; return the project with what helped and with what the proof says, and its plan."""
-
     tried = try_plan(project, plan)
     repaired = project.with_packages(tried.added) if tried.added else project
     if tried.added:
@@ -402,7 +400,6 @@ def _add_if_fits(
     project: "DevkitProject", plan: Plan, found: list[ImportedPackage], *, request: Request, no_resolve: bool
 ) -> "tuple[DevkitProject, Plan] | None":
     """Return the project with these packages, and its plan; None if it has them already, or no plan of the same day does."""
-
     more = project.with_packages(map(_format_requirement, found))
     if more.settings.packages == project.settings.packages:
         return None

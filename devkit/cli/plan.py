@@ -152,7 +152,6 @@ def plan(
 
 def _print_requirements(plan: Plan) -> int:
     """Print the packages of a plan as a requirements file."""
-
     plan.require_torch("--pip")
     click.echo(format_requirements(plan))
     return ExitCode.DONE
