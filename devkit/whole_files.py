@@ -35,6 +35,20 @@ def write_whole(path: Path, content: bytes, *, hint: str = HINT) -> None:
         raise DevkitError(f"cannot write {path}: it is a link to itself", hint) from None
 
 
+def flush_to_disk(path: Path) -> None:
+    """Flush a file, or the names in a folder: what is renamed before may be empty after a power cut.
+
+    Windows flushes folders automatically, and files through handles that were opened for writing alone.
+    """
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _open_pipe(path: str, flags: int) -> int:
     ends_at = time.monotonic() + PIPE_TIMEOUT_S
     while True:

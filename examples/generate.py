@@ -7,7 +7,7 @@ from pathlib import Path
 
 from devkit.cli.export import DEPLOY_FOLDER as DEPLOY
 from devkit.cli.export import plan_export
-from devkit.cli.plan_options import PlanOptions, build_request_from_options
+from devkit.cli.plan_options import build_request_from_settings
 from devkit.compat.version_tables import load_tables
 from devkit.export.targets import TARGETS, load_target
 from devkit.release import __version__
@@ -15,7 +15,7 @@ from devkit.render.changes import write_changes
 from devkit.render.container.settings import FromIndex
 from devkit.render.devkit_lock import LOCK_PATH
 from devkit.render.devkit_toml import ProjectSettings
-from devkit.render.project import PathOptions, compute_project_changes, open_project
+from devkit.render.project import compute_project_changes, open_project
 from devkit.solver.plan import Plan
 from devkit.solver.solve import solve
 
@@ -57,11 +57,11 @@ def initialize(name: str, into: Path) -> None:
     flags = EXAMPLES[name]
     into.mkdir(parents=True)
     shutil.copy(FOLDER / name / "devkit.toml", into)
-    request = build_request_from_options(PlanOptions(driver=flags.driver, gpus=flags.gpus))
+    request = build_request_from_settings(flags)
     plan = solve(request, load_tables())
     if not isinstance(plan, Plan):
         sys.exit(f"no plan for {name}: {plan.wanted}")
-    project = open_project(into, flags, PathOptions())
+    project = open_project(into, flags)
     write_changes(
         project.root, compute_project_changes(project, plan, machines=request.machines, source=FromIndex(__version__))
     )

@@ -43,12 +43,12 @@ def bundle(
     bundle's load.sh verifies and loads it. To resume an interrupted run, repeat the command.
     """
     from devkit.render.devkit_toml import ProjectSettings
-    from devkit.render.project import PathOptions, open_project
+    from devkit.render.project import open_project
     from devkit.verify.bundle import prepare_bundle
 
     if not dry_run:
         ctx.with_resource(hold_project(directory))
-    project = open_project(directory, ProjectSettings(wheelhouse=True), PathOptions())
+    project = open_project(directory, ProjectSettings(wheelhouse=True))
     contents = prepare_bundle(project)
     target = (output or project.root.parent / f"{project.root.name}-bundle").absolute()
     if dry_run:

@@ -261,16 +261,21 @@ _METAVARS = {int: "N", float: "X", Path: "DIR", str: "NAME"}
 def group_options(options: Sequence[Decorator], into: type, argument: str, *, title: str = OTHER) -> Decorator:
     """Return a decorator that adds the options to a command, which receives them as one `into`, named `argument`.
 
-    The options stand in the section `title` of its help. Fields of `into` without an option keep their defaults.
+    The options stand in the section `title` of its help. Fields of `into` whose option is not given keep their defaults.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        others = len(getattr(command, "__click_params__", ()))
+
         @wraps(command)
         def with_group(*args: Any, **values: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
-            group = into(**{field.name: values.pop(field.name) for field in fields(into) if field.name in values})
-            return command(*args, **{argument: group}, **values)
+            given = {name: value for name in names if (value := values.pop(name)) is not None}
+            return command(*args, **{argument: into(**given)}, **values)
 
-        return section(title, *options)(with_group)
+        grouped = section(title, *options)(with_group)
+        known = {field.name for field in fields(into)}
+        names = [each.name for each in grouped.__click_params__[others:] if each.name in known]  # type: ignore[attr-defined]
+        return grouped
 
     return decorate
 

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.cli.command import OUTPUT_FILE, PROJECT, Command, complete_codes, facts_option, section
-from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
+from devkit.cli.facts import DEFAULT_TIMEOUT_S, read_this_machine, show_steps
 from devkit.cli.output import (
     OutputOptions,
     format_check_list,
@@ -136,15 +136,17 @@ def doctor(
     """
     from devkit.verify.process import interrupt_on_termination
 
-    refuse_conflicting_options(ctx.params)
+    for message, hint in _find_conflicts(ctx.params):
+        raise DevkitError(message, hint)
     options = OutputOptions("json" if as_json else style or "text", output, is_verbose=verbose)
     if show_list:
         write_output(format_check_list(_select_checks(only), options), options)
         ctx.exit(ExitCode.DONE)
+    folder = project or Path()
     is_tried = _is_waited_for(ctx.params) if trial is None else trial
     examination = _Examination(
         only,
-        ReadOptions(project or Path(), timeout, is_deep=deep, with_trial=is_tried),
+        partial(read_this_machine, folder, timeout_s=timeout, is_deep=deep, with_trial=is_tried),
         facts_files,
         expect_gpus,
         save_facts,
@@ -154,11 +156,11 @@ def doctor(
         _print_setup_steps(*examination.run(), as_json=as_json)
         ctx.exit(ExitCode.DONE)
     if fix:
-        ctx.with_resource(hold_project(examination.reading.project))
+        ctx.with_resource(hold_project(folder))
     with interrupt_on_termination():
         facts, report = examination.run()
         if fix:
-            if repaired := apply_repairs(report, examination.reading.project, is_confirmed=yes):
+            if repaired := apply_repairs(report, folder, is_confirmed=yes):
                 facts, report = examination.run()
                 print_repair_results(repaired, report)
             if sys.stdin.isatty() and not yes:
@@ -168,7 +170,7 @@ def doctor(
     code = _choose_exit_code(report, strict=strict)
     write_output(format_doctor_report(facts, report, options, exit_code=code), options)
     if options.style == "text" and not (output or facts_files or only):
-        _print_next(facts, report, examination.reading.project, is_repair=fix)
+        _print_next(facts, report, folder, is_repair=fix)
     ctx.exit(code)
 
 
@@ -240,7 +242,7 @@ class _Examination:
     """The facts to judge and the checks to run; repeated after a repair."""
 
     codes: tuple[str, ...]
-    reading: ReadOptions
+    read_live: "Callable[..., Facts]"
     facts_files: tuple[Path, ...]
     expected_gpus: int | None
     save_facts: Path | None
@@ -272,9 +274,7 @@ class _Examination:
 
             return load_saved_facts(self.facts_files)
         with show_steps(is_verbose=self.is_verbose) as report_step:
-            return read_this_machine(
-                self.reading, report_step=report_step, meanwhile=partial(_select_checks, self.codes)
-            )
+            return self.read_live(report_step=report_step, meanwhile=partial(_select_checks, self.codes))
 
 
 def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
@@ -294,14 +294,8 @@ _NOT_FOR_SETUP = (
 )
 
 
-def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
-    """Raise DevkitError for the first contradiction. `flags` are the command's parameters by name."""
-    for message, hint in _find_conflicts(flags):
-        raise DevkitError(message, hint)
-
-
 def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield message and hint of each contradiction."""
+    """Yield message and hint of each contradiction. `flags` are the command's parameters by name."""
     style, files = flags["style"], flags["facts_files"]
     if flags["as_json"] and style not in (None, "json"):
         yield f"--json and --format {style} contradict each other", "Remove one of them."

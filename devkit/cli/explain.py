@@ -174,8 +174,7 @@ def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | No
 
 def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool) -> None:
     """Write a text, its facts, and an empty field for its fix, without names and secrets. Raises DevkitError."""
-
-    from devkit.cli.facts import ReadOptions, read_this_machine
+    from devkit.cli.facts import read_this_machine
     from devkit.cli.output import format_json
     from devkit.facts.model import format_facts
     from devkit.facts.secrets import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
@@ -185,7 +184,7 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
     if facts_file:
         facts = load_saved_facts((facts_file,))
     elif not no_facts:
-        facts = read_this_machine(ReadOptions(Path()), report_step=lambda _: None, meanwhile=lambda: None)
+        facts = read_this_machine(Path())
     if facts is not None:
         redaction = build_redaction(facts)
     cleaned = redaction.redact_text(text)

@@ -38,7 +38,7 @@ from devkit.facts.settings import SettingInfo, describe_settings, format_flag
 from devkit.probe.documents import parse_toml
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.render.container.settings import slugify
-from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings
+from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file, resolve_inside
 from devkit.render.toml_tables import parse_assignments, set_toml_values
 from devkit.solver.plan import Plan
@@ -302,9 +302,9 @@ def plan_export(
     from devkit.export.task_builder import build_task
     from devkit.render.changes import RefusalTexts, compute_change, compute_changes
     from devkit.render.devkit_lock import parse_locked_plan, read_project_lock, render_lock
-    from devkit.render.project import PathOptions, open_project
+    from devkit.render.project import open_project
 
-    project = open_project(directory, ProjectSettings(), PathOptions())
+    project = open_project(directory)
     root, lock = project.root, read_project_lock(project.root)
     content = read_file(root, DEVKIT_TOML) or b""
     document = parse_toml(content.decode("utf-8-sig"))
@@ -427,7 +427,6 @@ def _require_settings(
     document: Mapping[str, Any],
 ) -> None:
     """Raise DevkitError that names everything that a job lacks, with the commands that end in the export."""
-
     missing, steps, words = [], [], ["devkit", "export", target.name]
     if not lock.files or lock.target:
         missing.append(f"no dev container's devkit.lock exists in {project.root}")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,24 +26,19 @@ _OVERHEAD_S = 0.3
 """The time to start Python and to judge; subtracted, so that `--timeout` holds for the whole command."""
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """The parts of this machine to read, and the time limit."""
-
-    project: Path
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    is_deep: bool = False
-    with_trial: bool = False
-    """Whether containers are started, too, in the time that the reading leaves."""
-
-
 def read_this_machine(
-    options: ReadOptions, *, report_step: Callable[[str], None], meanwhile: Callable[[], object]
+    folder: Path,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    is_deep: bool = False,
+    with_trial: bool = False,
+    report_step: Callable[[str], object] = bool,
+    meanwhile: Callable[[], object] = bool,
 ) -> "Facts":
-    """Read the facts of this machine.
+    """Read the facts of this machine and of the project in `folder`.
 
     Args:
-        options: the parts to read.
+        with_trial: start containers, too, in the time that the reading leaves.
         report_step: called before each step.
         meanwhile: called while the probes wait.
     """
@@ -52,11 +47,11 @@ def read_this_machine(
     from devkit.probe.host import CachingHost, LocalHost
 
     host, started_s = LocalHost(), time.monotonic()
-    report_step(f"reading this machine (at most {format_duration(options.timeout_s)})")
-    deadline_s = max(options.timeout_s - _OVERHEAD_S, options.timeout_s / 2)
-    reader, project = CachingHost(deadline_s=deadline_s), str(options.project.resolve())
+    report_step(f"reading this machine (at most {format_duration(timeout_s)})")
+    deadline_s = max(timeout_s - _OVERHEAD_S, timeout_s / 2)
+    reader, project = CachingHost(deadline_s=deadline_s), str(folder.resolve())
     facts = gather_facts(reader, deadline_s=deadline_s, project=project, meanwhile=meanwhile)
-    if options.with_trial:
+    if with_trial:
         from devkit.trial.containers import try_containers
 
         report_step("starting containers to test whether they get the GPUs")
@@ -67,7 +62,7 @@ def read_this_machine(
             trials = try_containers(host, facts, deadline_s=left_s, project=project, reader=reader)
             trials = trials if isinstance(trials, Unknown) else replace(trials, ended=ended.result())
         facts = replace(facts, trials=trials)
-    if options.is_deep:
+    if is_deep:
         from devkit.probe.deep import read_deep
 
         report_step(f"trying CUDA and torch in child processes (at most {format_duration(DEEP_TIMEOUT_S)})")

@@ -19,9 +19,9 @@ from devkit.text import join_words
 from devkit.workload.finetune.events import Listener, ProgressPrinter, require_trackers
 from devkit.workload.finetune.process import (
     ReportedElsewhere,
+    RunOutcome,
     StoppedBySignal,
     configure_libraries,
-    exit_code_for_signal,
     raise_on_signal,
 )
 from devkit.workload.finetune.run_folder import check_inputs
@@ -82,7 +82,6 @@ def finetune(
 
     devkit chooses the other settings for this machine, with reasons. The same command resumes a stopped run.
     """
-
     with _exit_code_written(ctx), raise_on_signal():
         settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
         continue_in_project("devkit finetune")
@@ -108,7 +107,7 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except StoppedBySignal as stop:
-        code = exit_code_for_signal(stop.signal)
+        code = RunOutcome.from_signal(stop.signal).exit_code
         write_exit_code(code)
         ctx.exit(code)
     except DevkitError as error:
@@ -121,7 +120,6 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
 @contextmanager
 def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
     """Print the events. With JSON, output of libraries goes to standard error."""
-
     if not as_json:
         from devkit.cli.terminal import draw_bar
 

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,27 +132,24 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
         decoding=validate_decoding(DecodingSettings(**{name: given[name] for name in decoding})),
     )
     continue_in_project("devkit generate")
-    if given["merge"]:
-        _merge(settings, given["merge"])
-    else:
-        _answer(settings, given)
-
-
-def _merge(settings: GenerateSettings, folder: Path) -> None:
     from devkit.workload.finetune.process import configure_libraries
 
+    # Before torch is imported: errors in the prompts and the files show within a second.
+    prompts = () if given["merge"] else _read_prompts(given)
     files = find_generation_files(settings)
     # Before the libraries are imported, which print much on the way.
     configure_libraries()
-    from devkit.workload.generation.program import merge_adapter_into
+    from devkit.workload.generation.program import GenerationSession, merge_adapter_into, resolve_model
 
-    merge_adapter_into(files, folder, _print_note)
+    if given["merge"]:
+        merge_adapter_into(files, given["merge"], _print_note)
+    else:
+        _answer(settings, GenerationSession(resolve_model(files)), prompts, given)
 
 
-def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
-    # Read before the model is loaded: errors in the prompts show at once.
-    prompts = _read_prompts(given)
-    session = _open_session(settings)
+def _answer(
+    settings: GenerateSettings, session: "GenerationSession", prompts: Sequence[Prompt], given: dict[str, Any]
+) -> None:
     if given["as_json"]:
         answers = [
             _serialize_answer(prompt, answer)
@@ -179,7 +177,6 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
 
 
 def _read_prompts(given: dict[str, Any]) -> tuple[Prompt, ...]:
-
     if given["file"] is not None:
         return read_prompts(given["file"])
     text = given["prompt"]
@@ -191,17 +188,6 @@ def _read_prompts(given: dict[str, Any]) -> tuple[Prompt, ...]:
     if len(text) > MAX_PROMPT_CHARACTERS:
         raise DevkitError("the prompt on standard input is too long", "Pass it with --prompt, or in a file.")
     return (Prompt(require_prompt_text(text.rstrip("\n"), "standard input")),)
-
-
-def _open_session(settings: GenerateSettings) -> "GenerationSession":
-    from devkit.workload.finetune.process import configure_libraries
-
-    # Before torch is imported: errors in the files show within a second.
-    files = find_generation_files(settings)
-    configure_libraries()
-    from devkit.workload.generation.program import GenerationSession, resolve_model
-
-    return GenerationSession(resolve_model(files))
 
 
 def _serialize_answer(prompt: Prompt, answer: "Completion") -> dict[str, Any]:

@@ -38,12 +38,11 @@ from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.output import print_next, print_wrapped
 from devkit.cli.plan import plan_with_packages, resolve_option
 from devkit.cli.plan_options import (
-    ContainerOptions,
-    PlanOptions,
     build_project_request,
     build_settings_from_options,
     container_options,
     plan_options,
+    refuse_contradiction,
 )
 from devkit.cli.proof import describe_proof, find_unprovided, try_plan
 from devkit.cli.runtime import hold_project
@@ -53,7 +52,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import SETTINGS_FILE, Dependencies, ImportedPackage, PackageRequirement, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
-from devkit.render.devkit_toml import REMOVED_SETTINGS
+from devkit.render.devkit_toml import REMOVED_SETTINGS, PathOptions, ProjectSettings
 from devkit.solver.output import serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Request
 from devkit.text import format_count, join_some, join_words
@@ -130,8 +129,11 @@ def init(
     ctx: click.Context,
     directory: Path,
     *,
-    options: PlanOptions,
-    container: ContainerOptions,
+    options: ProjectSettings,
+    facts_files: tuple[str, ...],
+    paths: PathOptions,
+    ignore_dependencies: bool,
+    assignments: tuple[str, ...],
     locking: LockOptions,
     with_imports: bool,
     develop: bool,
@@ -160,14 +162,15 @@ def init(
     if as_feature:
         write_feature(ctx, directory, is_dry_run=dry_run, force=force, as_json=as_json)
     ProjectPath().convert(directory, next(each for each in ctx.command.params if each.name == "directory"), ctx)
-    options.refuse_contradiction()
+    refuse_contradiction(options)
     is_new = not directory.exists()
     if not dry_run:
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))
-    opened = open_project(directory, build_settings_from_options(options, container), container.paths)
+    options = replace(options, ignore_dependencies=ignore_dependencies)
+    opened = open_project(directory, build_settings_from_options(options, assignments), paths)
     before = project = choose_for_development(opened) if develop else opened
-    request = build_project_request(project, facts=options.facts)
+    request = build_project_request(project, facts_files=facts_files)
     writing = WriteOptions(SCHEMA, dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json, digest=digest)
     adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
     offers = list_compose_offers(project.root)
@@ -293,7 +296,6 @@ def plan_with_imports(
 
     `without` is a project before the choices for work on it, which count unless they do not fit; None without such.
     """
-
     added, imports = add(project, is_for_work=without is not None)
     while isinstance(planned := plan(added.dependencies, added.root, added.settings, is_last=False), Conflict):
         named = {canonicalize_name(name) for each in planned.blockers for name in re.findall(r"[\w.-]+\w", each.says)}
@@ -322,7 +324,6 @@ def plan_with_imports(
 
 def repair_by_proof(project: "DevkitProject", plan: Plan, request: Request) -> "tuple[DevkitProject, Plan]":
     """Try the plan; return the project with what helped and with what the proof says, and its plan."""
-
     tried = try_plan(project, plan)
     repaired = project.with_packages(tried.added) if tried.added else project
     if tried.added:

@@ -95,8 +95,3 @@ def find_stale_locks(project: "DevkitProject", plan: "Plan", options: LockOption
 
     plan = strip_line_numbers(plan, project.dependencies)
     return explain_stale_locks(build_container_settings(project), plan, read_image_locks(project.root))
-
-
-def choose_locks_to_renew(stale: dict[str, str]) -> LockOptions:
-    """Return the options that lock these parts again."""
-    return LockOptions(lock=True) if len(stale) > 1 else LockOptions(lock_only=next(iter(stale)))

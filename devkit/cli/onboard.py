@@ -73,18 +73,14 @@ def onboard(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
 
 def _examine(directory: Path) -> "list[Need]":
     """Return what this machine lacks, and show it."""
-    from devkit.cli.facts import ReadOptions, read_this_machine
+    from devkit.cli.facts import read_this_machine
     from devkit.devcontainer.onboarding import list_needs
     from devkit.doctor.registry import CHECKS
     from devkit.doctor.report.report import build_report
     from devkit.doctor.runner import run_on_host_and_container
 
     with show_status("reading this machine"):
-        facts = read_this_machine(
-            ReadOptions(directory, READING_TIMEOUT_S, with_trial=True),
-            report_step=lambda _: None,
-            meanwhile=lambda: None,
-        )
+        facts = read_this_machine(directory, timeout_s=READING_TIMEOUT_S, with_trial=True)
         outcomes = run_on_host_and_container(CHECKS, facts, clock=time.perf_counter)
     needs = list(list_needs(build_report(facts, outcomes, devkit=__version__)))
     for need in needs:

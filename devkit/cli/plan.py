@@ -16,7 +16,7 @@ import click
 from devkit.cli.changes import format_compile_costs
 from devkit.cli.command import Command, ProjectPath
 from devkit.cli.output import dump_json
-from devkit.cli.plan_options import PlanOptions, build_request_from_options, plan_options
+from devkit.cli.plan_options import build_request_from_settings, plan_options, refuse_contradiction
 from devkit.cli.runtime import is_drawn, today
 from devkit.cli.terminal import draw_plan, make_console, show_status
 from devkit.compat.version_tables import load_tables
@@ -24,6 +24,7 @@ from devkit.errors import DevkitError, ExitCode
 from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
 from devkit.facts.values import Unknown
 from devkit.render import project_plan
+from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project_plan import read_project_settings
 from devkit.solver.output import (
     format_answer,
@@ -69,8 +70,9 @@ _NO_HOLD = {"--no-hold": "It does not change the plan. For the image, use: devki
 @click.option("--run", is_flag=True, help="With --install: run the command in the active virtual environment.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
-    options: PlanOptions,
+    options: ProjectSettings,
     *,
+    facts_files: tuple[str, ...],
     project: str,
     ignore_dependencies: bool,
     why: str | None,
@@ -89,11 +91,11 @@ def plan(
     """
     if as_json and (install or as_requirements):
         raise DevkitError(f"{'--install' if install else '--pip'} does not print JSON", "Remove --json.")
-    options.refuse_contradiction()
+    refuse_contradiction(options)
     if run and not install:
         raise DevkitError("--run needs --install, because it runs that command", "devkit plan --install --run")
     target = find_target_python(runs=run) if install else None
-    if target and options.python is None:
+    if target and not options.python:
         options = replace(options, python=str(target.version))
     settings = read_project_settings(project)
     dependencies = NO_DEPENDENCIES
@@ -108,7 +110,7 @@ def plan(
         wanted = replace(wanted, packages=tuple(dict.fromkeys((*wanted.packages, *options.packages))))
         dependencies = read_local_dependencies(project, wanted)
         validate_choice(wanted, dependencies)
-    request = build_request_from_options(options)
+    request = build_request_from_settings(options, facts_files)
     answer = plan_with_packages(request, dependencies, Path(project), settings, no_resolve=no_resolve)
     width = shutil.get_terminal_size().columns
     if as_requirements or install:
@@ -150,7 +152,6 @@ def plan(
 
 def _print_requirements(plan: Plan) -> int:
     """Print the packages of a plan as a requirements file."""
-
     plan.require_torch("--pip")
     click.echo(format_requirements(plan))
     return ExitCode.DONE

@@ -1,7 +1,8 @@
 """Options of `devkit plan` and `devkit init`: the settings and the solver's request that they make."""
 
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,54 +13,33 @@ from devkit.cli.command import FILE, FOLDER, Decorator, PathType, complete_gpus,
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
+from devkit.render.devkit_toml import PathOptions, ProjectSettings, parse_assignment
 from devkit.solver.plan import Conflict, Machine, Plan, Request
 from devkit.text import join_words
 
 if TYPE_CHECKING:
-    from devkit.render.devkit_toml import ProjectSettings
-    from devkit.render.project import DevkitProject, PathOptions
+    from devkit.render.project import DevkitProject
 
 
 _MACHINE_FIELDS = ("driver", "gpus", "machine", "platform", "glibc")
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """The flags that describe a machine and choose versions; None and () mean "not given"."""
+def refuse_contradiction(options: ProjectSettings) -> None:
+    """Raise DevkitError for flags that contradict each other."""
+    if options.vendor == "cpu" and options.gpus:
+        says = f"--vendor cpu plans without a GPU, but --gpu requests {join_words(options.gpus)}"
+        raise DevkitError(says, "Remove one of them.")
 
-    facts: tuple[str, ...] = ()
-    driver: str | None = None
-    gpus: tuple[str, ...] = ()
-    machine: str | None = None
-    platform: str | None = None
-    glibc: str | None = None
-    torch: str | None = None
-    cuda: str | None = None
-    python: str | None = None
-    image: str | None = None
-    pins: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    vendor: str | None = None
-    gpu_runtime: str | None = None
-    extras: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    requirements: tuple[str, ...] = ()
-    apt: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    as_of: str | None = None
-    allow_indexes: tuple[str, ...] = ()
-    no_hold: bool = False
 
-    def refuse_contradiction(self) -> None:
-        """Raise DevkitError for flags that contradict each other."""
-        if self.vendor == "cpu" and self.gpus:
-            says = f"--vendor cpu plans without a GPU, but --gpu requests {join_words(self.gpus)}"
-            raise DevkitError(says, "Remove one of them.")
+def _parse_pins(_ctx: click.Context, _param: click.Parameter, pins: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((name.strip(), version.strip()) for name, _, version in (pin.partition("==") for pin in pins))
 
-    @property
-    def describes_machine(self) -> bool:
-        """True when the flags describe a machine, so that this one does not matter."""
-        return any(getattr(self, name) for name in _MACHINE_FIELDS)
+
+def _refuse_empty(_ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return the value. Raises DevkitError for an empty one, as of a variable that is not set."""
+    if value == "":
+        raise DevkitError(f"{param.opts[0]} is empty", "Give a value, or leave the option out.")
+    return value
 
 
 def _remember_indexes(_ctx: click.Context, _param: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,6 +83,7 @@ def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tupl
 _MACHINE = (
     click.option(
         "--facts",
+        "facts_files",
         multiple=True,
         metavar="FILE",
         type=PathType(dir_okay=False),
@@ -133,11 +114,17 @@ _MACHINE_DETAILS = (
 )
 """What `devkit init` takes by --set."""
 _VERSIONS = (
-    click.option("--torch", metavar="VERSION", help="2.14, 2.14.1 or 2.14.1+cu126."),
-    click.option("--cuda", metavar="VERSION", help="CUDA version of the torch wheel, such as 13.0."),
-    click.option("--python", metavar="VERSION", help="Python version of the container, such as 3.12."),
-    click.option("--image", metavar="REF", help="Base image to build on."),
-    click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version."),
+    click.option("--torch", metavar="VERSION", callback=_refuse_empty, help="2.14, 2.14.1 or 2.14.1+cu126."),
+    click.option(
+        "--cuda", metavar="VERSION", callback=_refuse_empty, help="CUDA version of the torch wheel, such as 13.0."
+    ),
+    click.option(
+        "--python", metavar="VERSION", callback=_refuse_empty, help="Python version of the container, such as 3.12."
+    ),
+    click.option("--image", metavar="REF", callback=_refuse_empty, help="Base image to build on."),
+    click.option(
+        "--pin", "pins", multiple=True, metavar="NAME==V", callback=_parse_pins, help="Pin a package to a version."
+    ),
     click.option(
         "--as-of",
         metavar="DAY",
@@ -166,38 +153,40 @@ _PROJECT = (
 
 
 def plan_options(*, with_details: bool) -> Decorator:
-    """Return a decorator that adds the options to a command, which receives them as one argument, `options`."""
+    """Return a decorator that adds the options to a command, which receives `facts_files` and all others as `options`."""
     machine = section("Machine", *_MACHINE, *(_MACHINE_DETAILS if with_details else ()))
     # init has 34 others; the line that refuses an index names this one.
     allow = allow_index_option(hidden=not with_details)
     groups = (machine, section("Versions", *_VERSIONS), section("Project", *_PROJECT, allow))
-    return group_options(groups, PlanOptions, "options")
+    return group_options(groups, ProjectSettings, "options")
 
 
-def build_request_from_options(options: PlanOptions, facts: Facts | None = None) -> Request:
-    """Build the solver's request.
+def build_request_from_settings(
+    settings: ProjectSettings, facts_files: Iterable[str] = (), machines: tuple[Machine, ...] = ()
+) -> Request:
+    """Build the solver's request. Raises DevkitError for input that cannot be a request.
 
-    Its machines are those of saved facts and the one that flags describe. When neither is given, it is this machine:
-    `facts`, or what is read now. Raises DevkitError for input that cannot be a request.
+    Its machines are those of saved facts and the one that the settings describe; without either `machines`, else this one.
     """
     from devkit.probe.saved_facts import load_saved_facts
     from devkit.solver.request import build_machine_from_facts, build_machine_from_flags, build_request
 
-    driver = options.driver
-    major = (driver or "").partition(".")[0]
+    driver = settings.driver
+    major = driver.partition(".")[0]
     if major.isdigit() and int(major) < 100:
         raise DevkitError(
             f"--driver {driver} is a CUDA version, not a driver version",
             f"Driver versions look like 570.124.06, the first value that nvidia-smi prints. For CUDA: --cuda {driver}",
         )
-    machines = [build_machine_from_facts(load_saved_facts([Path(path)]), origin=path) for path in options.facts]
-    if options.describes_machine:
-        machines.append(build_machine_from_flags(**{name: getattr(options, name) for name in _MACHINE_FIELDS}))
-    if not machines:
-        machines.append(build_machine_from_facts(facts or _read_this_machine()))
-    wanted = ("vendor", "torch", "cuda", "python", "image", "pins", "features", "apt", "as_of")
-    request = build_request(machines=tuple(machines), **{name: getattr(options, name) for name in wanted})
-    return replace(request, gpu_runtime=options.gpu_runtime, no_hold=options.no_hold)
+    found = [build_machine_from_facts(load_saved_facts([Path(path)]), origin=path) for path in facts_files]
+    if described := {name: value for name in _MACHINE_FIELDS if (value := getattr(settings, name))}:
+        found.append(build_machine_from_flags(**described))
+    machines = (*found,) or machines or (build_machine_from_facts(_read_this_machine()),)
+    wanted = ("vendor", "torch", "cuda", "python", "image", "features", "apt", "as_of")
+    given = {name: value for name in wanted if (value := getattr(settings, name))}
+    pins = tuple(f"{name}=={version}" for name, version in settings.pins)
+    request = build_request(machines=machines, pins=pins, **given)
+    return replace(request, gpu_runtime=settings.gpu_runtime or None, no_hold=settings.no_hold)
 
 
 def _read_this_machine() -> Facts:
@@ -218,23 +207,6 @@ def _read_this_machine() -> Facts:
     return gather_facts(CachingHost(), only=("system", "driver", "nvml", "amd"), meanwhile=preload)
 
 
-@dataclass(frozen=True)
-class ContainerOptions:
-    """The flags that describe the dev container; None, False and () mean "not given"."""
-
-    ignore_dependencies: bool = False
-    ca_certificate: Path | None = None
-    wheelhouse: Path | None = None
-    assignments: tuple[str, ...] = ()
-
-    @property
-    def paths(self) -> "PathOptions":
-        """The files outside the project that the flags name."""
-        from devkit.render.project import PathOptions
-
-        return PathOptions(self.ca_certificate, self.wheelhouse)
-
-
 container_options = group_options(
     (
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
@@ -250,25 +222,17 @@ container_options = group_options(
             help="Any other setting in devkit.toml: engine=podman, editors=jetbrains …",
         ),
     ),
-    ContainerOptions,
-    "container",
+    PathOptions,
+    "paths",
     title="Dev container",
 )
-"""Decorates a Click command, which receives the options as one argument, `container`."""
+"""Decorates a Click command, which receives those that name files as `paths`."""
 
 
-def build_settings_from_options(options: PlanOptions, container: ContainerOptions) -> "ProjectSettings":
+def build_settings_from_options(options: ProjectSettings, assignments: Iterable[str]) -> ProjectSettings:
     """Build the settings of devkit.toml from the flags."""
-    from devkit.render.devkit_toml import ProjectSettings, parse_assignment
-
-    given = {**vars(options), **vars(container)}
-    pins = tuple((name.strip(), version.strip()) for name, _, version in (pin.partition("==") for pin in given["pins"]))
-    elsewhere = ("facts", "pins", "ca_certificate", "wheelhouse", "assignments")
-    values: dict[str, Any] = {
-        name: "" if value is None else value for name, value in given.items() if name not in elsewhere
-    }
     named = ProjectSettings()
-    for assignment in container.assignments:
+    for assignment in assignments:
         parsed = parse_assignment(assignment)
         lists: dict[str, Any] = {
             each.name: (*getattr(named, each.name), *value)
@@ -282,30 +246,20 @@ def build_settings_from_options(options: PlanOptions, container: ContainerOption
 
         # An address that the user types is one that the user allows; one that stands in a project's file is not.
         remember_indexes(map(strip_login, mirrors))
-    return named.with_flags(ProjectSettings(**values, pins=pins))
-
-
-def build_options_from_settings(settings: "ProjectSettings", facts: tuple[str, ...]) -> PlanOptions:
-    """Build the options that match devkit.toml. Saved facts replace the machine that it describes."""
-    left_out = ("facts", "pins", *(_MACHINE_FIELDS if facts else ()))
-    found = {each.name: getattr(settings, each.name) for each in fields(PlanOptions) if each.name not in left_out}
-    values: dict[str, Any] = {name: None if value == "" else value for name, value in found.items()}
-    return PlanOptions(facts=facts, pins=tuple(f"{name}=={version}" for name, version in settings.pins), **values)
+    return named.with_flags(options)
 
 
 def build_project_request(
-    project: "DevkitProject", *, facts: tuple[str, ...] = (), machines: tuple[Machine, ...] = ()
+    project: "DevkitProject", *, facts_files: tuple[str, ...] = (), machines: tuple[Machine, ...] = ()
 ) -> Request:
     """Build the request of a project. Raises DevkitError for input that cannot be a request.
 
     Its machines are those of the saved facts, else the one that devkit.toml describes, else `machines`, else this one.
     """
-    options = build_options_from_settings(project.settings, facts)
-    if machines and not facts and not options.describes_machine:
-        # `machines` replaces the machine below, so this one need not be read.
-        request = build_request_from_options(replace(options, machine=machines[0].machine))
-        return replace(request, machines=machines)
-    return build_request_from_options(options)
+    settings = project.settings
+    if facts_files:
+        settings = replace(settings, driver="", gpus=(), machine="", platform="", glibc="")
+    return build_request_from_settings(settings, facts_files, machines)
 
 
 def solve_request(request: Request, dependencies: Dependencies = NO_DEPENDENCIES) -> Plan | Conflict:

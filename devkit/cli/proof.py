@@ -100,7 +100,6 @@ def _list_imports(root: Path, dependencies: Dependencies, plan: Plan, found: Res
 
 def _list_lacking(programs: list[tuple[str, str]], found: Resolved, modules: Mapping[str, frozenset[str]]) -> list[str]:
     """List the resolved packages that lack names which programs use, as a release after the one they were written for does."""
-
     from devkit.probe.dependencies.imports import list_uses
     from devkit.probe.release_names import Wheel, list_lacking
     from devkit.probe.wheel_files import DEADLINE_S, run_side_by_side

@@ -48,11 +48,12 @@ def try_() -> int:
 
 def _make_plan() -> "Plan":
     """Plan torch for this machine and this Python. Raises DevkitError where nothing fits."""
-    from devkit.cli.plan_options import PlanOptions, build_request_from_options, solve_request
+    from devkit.cli.plan_options import build_request_from_settings, solve_request
+    from devkit.render.devkit_toml import ProjectSettings
     from devkit.solver.plan import Plan
 
     python = ".".join(map(str, sys.version_info[:2]))
-    answer = solve_request(build_request_from_options(PlanOptions(python=python)))
+    answer = solve_request(build_request_from_settings(ProjectSettings(python=python)))
     if not isinstance(answer, Plan):
         raise DevkitError(f"no build of torch fits this machine and Python {python}", f"devkit plan --python {python}")
     return answer

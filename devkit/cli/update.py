@@ -24,7 +24,7 @@ from devkit.cli.changes import (
 from devkit.cli.command import Command
 from devkit.cli.dev_container import directory_argument
 from devkit.cli.existing_container import adopt_existing_container
-from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
+from devkit.cli.locks import LockOptions, find_stale_locks, lock_options, lock_project
 from devkit.cli.output import print_wrapped
 from devkit.cli.plan import plan_with_packages, resolve_option
 from devkit.cli.plan_options import allow_index_option, build_project_request
@@ -70,13 +70,12 @@ def update(
     """
     from devkit.render.changes import Action
     from devkit.render.devkit_lock import LOCK_PATH, parse_lock
-    from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.files import read_file
-    from devkit.render.project import PathOptions, compute_project_changes, open_project
+    from devkit.render.project import compute_project_changes, open_project
 
     if not (check or dry_run):
         ctx.with_resource(hold_project(directory))
-    project = open_project(directory, ProjectSettings(), PathOptions())
+    project = open_project(directory)
     lock = read_file(project.root, LOCK_PATH)
     if lock is None:
         raise DevkitError(f"{project.root} has no {LOCK_PATH}", f"Write a dev container first: devkit init {directory}")
@@ -146,7 +145,8 @@ def _renew_locks(
     if not options.is_dry_run:
         for reason in stale.values():
             click.echo(f"{reason}; locking again", err=True)
-        return lock_project(project, plan, choose_locks_to_renew(stale))
+        renewed = LockOptions(lock=True) if len(stale) > 1 else LockOptions(lock_only=next(iter(stale)))
+        return lock_project(project, plan, renewed)
     if options.as_json:
         fields = build_plan_fields(plan, ()) | {"verdict": "would-lock", "stale_locks": stale}
         click.echo(format_document(fields, schema=SCHEMA))

@@ -79,10 +79,6 @@ _PLACEHOLDER = re.compile(r"<[^<>]+>|.*\bpath/to/.*|your[-_].+|(owner|org)/(name
 _PROMPTS = ("$", "#", "%", ">", "devkit")
 
 
-def _quote_plainly(words: Sequence[str]) -> list[str]:
-    return _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0")
-
-
 def _leave_out_docker(words: Sequence[str]) -> list[str]:
     """Leave out what devkit does without an option of docker."""
     own = [*takewhile("--".__ne__, words)]
@@ -97,7 +93,11 @@ _OF_DOCKER = re.compile(
     "\0(?:-it|-ti|-i|-t|-d|--rm|--interactive|--tty|--detach|--gpus[\0=]all|--runtime[\0=]nvidia)(?=\0|$)"
 )
 _SLIPS: tuple[tuple[Callable[[Sequence[str]], list[str]], str, str], ...] = (
-    (_quote_plainly, "use", "plain quotes"),
+    (
+        lambda words: _QUOTED.sub(lambda quoted: quoted[1].replace("\0", " "), "\0".join(words)).split("\0"),
+        "use",
+        "plain quotes",
+    ),
     (lambda words: [*dropwhile(_PROMPTS.__contains__, words)], "leave out", "the prompt"),
     (lambda words: [*takewhile("#".__ne__, words)], "leave out", "the comment"),
     (_leave_out_docker, "leave out", "options of docker"),

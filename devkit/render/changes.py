@@ -34,6 +34,7 @@ from devkit.render.files import (
     resolve_inside,
 )
 from devkit.render.text_edits import IGNORE_FILES, merge_ignore_file
+from devkit.whole_files import flush_to_disk
 
 _DEFAULT_MODE = 0o644
 
@@ -320,7 +321,7 @@ def _keep_journal(root: Path, journal: Journal) -> None:
     try:
         _write_synced(staged, format_journal(journal), _DEFAULT_MODE)
         replace_beside(staged, path)
-        _sync_directories([path.parent])
+        flush_to_disk(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             _remove(staged)
@@ -354,7 +355,8 @@ def _carry_out(root: Path, steps: Iterable[Step]) -> tuple[list[str], list[str]]
                     replace_beside(staged, target)
                 else:
                     _remove(target)
-        _sync_directories(folders)
+        for folder in folders:
+            flush_to_disk(folder)
         _remove(root.resolve() / JOURNAL_PATH)
     except OSError as error:
         raise DevkitError(
@@ -468,7 +470,7 @@ def replace_file(path: Path, before: bytes, after: bytes) -> Path:
         raise DevkitError(
             f"cannot replace {path}: {error.strerror}", _advise(error, "Make it writable by this user")
         ) from None
-    _sync_directories([path.parent])
+    flush_to_disk(path.parent)
     return backup
 
 
@@ -508,14 +510,3 @@ def _remove_empty(directories: Iterable[Path]) -> None:
     for directory in sorted(directories, reverse=True):
         with contextlib.suppress(OSError):
             directory.rmdir()
-
-
-def _sync_directories(directories: Iterable[Path]) -> None:
-    if os.name != "posix":
-        return
-    for directory in directories:
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

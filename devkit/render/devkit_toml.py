@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
@@ -78,6 +79,14 @@ class ProjectSettings:
         """Return these settings with those of `flags` in their place."""
         given = {each.name: getattr(flags, each.name) for each in fields(flags) if getattr(flags, each.name)}
         return replace(self, **given | {"packages": tuple(dict.fromkeys((*self.packages, *flags.packages)))})
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """Files outside the project that the command line names."""
+
+    ca_certificate: Path | None = None
+    wheelhouse: Path | None = None
 
 
 SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {

@@ -9,7 +9,7 @@ from devkit.doctor.report.report import Health, Report
 from devkit.doctor.report.stack import LayerState, build_stack
 from devkit.facts.model import Facts
 from devkit.release import DOCUMENTATION_URL
-from devkit.render.templates import render_html, render_template
+from devkit.render.templates import render_template
 from devkit.text import format_count, join_words
 
 _HEALTH = {
@@ -41,7 +41,7 @@ def render_report_page(facts: Facts, report: Report) -> str:
         crashed = format_count(len(report.crashed), "check")
         headline = f"{crashed} crashed; the other checks found nothing that stops GPU work"
     script = render_template("report/page.js.j2").strip()
-    return render_html(
+    return render_template(
         "report/page.html.j2",
         style=style,
         script=script,

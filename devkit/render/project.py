@@ -39,6 +39,7 @@ from devkit.render.container.settings import (
 from devkit.render.devkit_lock import read_project_lock, render_lock
 from devkit.render.devkit_toml import (
     DEVKIT_TOML,
+    PathOptions,
     ProjectSettings,
     parse_devkit_toml,
     render_devkit_toml,
@@ -66,12 +67,7 @@ RENDERERS: tuple[Callable[[Plan, ContainerSettings], Iterable[Artifact]], ...] =
 """Every function that renders files of a dev container."""
 
 
-@dataclass(frozen=True)
-class PathOptions:
-    """Files outside the project that the command line names."""
-
-    ca_certificate: Path | None = None
-    wheelhouse: Path | None = None
+_NO_FLAGS, _NO_PATHS = ProjectSettings(), PathOptions()
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,9 @@ class DevkitProject:
         return replace(self, dependencies=select_torch_build(self.dependencies, plan))
 
 
-def open_project(directory: Path, overrides: ProjectSettings, path_options: PathOptions) -> DevkitProject:
+def open_project(
+    directory: Path, overrides: ProjectSettings = _NO_FLAGS, path_options: PathOptions = _NO_PATHS
+) -> DevkitProject:
     """Read the project's settings. The folder itself may be missing, its parent may not.
 
     Raises: DevkitError for a folder that cannot take files, a name that no format can hold, an invalid devkit.toml, and

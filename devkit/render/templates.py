@@ -27,16 +27,12 @@ def get_environment(*, escapes_html: bool = False) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_escape_controls if escapes_html else None,
+        # What is HTML already comes from templates.
+        finalize=(lambda value: escape_text(value) if type(value) is str else value) if escapes_html else None,
         autoescape=escapes_html,  # noqa: S701 - otherwise it is shell and YAML, and every value is validated before
     )
     environment.filters["code"] = _mark_code
     return environment
-
-
-def _escape_controls(value: object) -> object:
-    """Escape control characters in text from outside; what is HTML already comes from templates."""
-    return escape_text(value) if type(value) is str else value
 
 
 def _mark_code(text: str) -> Markup:
@@ -45,10 +41,9 @@ def _mark_code(text: str) -> Markup:
 
 
 def render_template(template: str, **values: object) -> str:
-    """Return the text of a template, named by its path among the templates, such as "devcontainer/gpu.sh.j2"."""
-    return get_environment().get_template(template).render(**values)
+    """Return the text of a template, named by its path among the templates, such as "devcontainer/gpu.sh.j2".
 
-
-def render_html(template: str, **values: object) -> str:
-    """Return the text of an HTML template; every value is escaped, wherever it came from."""
-    return get_environment(escapes_html=True).get_template(template).render(**values)
+    In HTML every value is escaped, wherever it came from.
+    """
+    environment = get_environment(escapes_html=template.endswith(".html.j2"))
+    return environment.get_template(template).render(**values)

@@ -93,10 +93,10 @@ class AnswerDocument:
     data_age_days: int | None = field(default=None, metadata=MAY_LACK)
 
 
-def serialize_answer(answer: Plan | Conflict, *, today: str | None = None) -> Json:
-    """Serialize an answer for JSON. `today`, an ISO 8601 date, lets it say how old its data is."""
+def serialize_answer(answer: Plan | Conflict, *, today: str) -> Json:
+    """Serialize an answer for JSON. By `today`, an ISO 8601 date, it says how old its data is."""
     plan = answer if isinstance(answer, Plan) else answer.nearest
-    stale = format_stale_warning(answer.data_as_of, today) if today else None
+    stale = format_stale_warning(answer.data_as_of, today)
     return encode(
         AnswerDocument(
             verdict="plan" if isinstance(answer, Plan) else "conflict",
@@ -105,14 +105,9 @@ def serialize_answer(answer: Plan | Conflict, *, today: str | None = None) -> Js
             warnings=(*(plan.warnings if plan else ()), *([stale] if stale else ())),
             conflict=build_conflict_document(answer),
             data_as_of=answer.data_as_of,
-            data_age_days=count_age(answer, today),
+            data_age_days=count_days(answer.data_as_of, today),
         )
     )
-
-
-def count_age(answer: Plan | Conflict, today: str | None) -> int | None:
-    """Count the days since an answer's data was checked; None without a day."""
-    return count_days(answer.data_as_of, today) if today else None
 
 
 def serialize_plan(plan: Plan) -> Json:
@@ -187,9 +182,7 @@ def serialize_dependencies(dependencies: Dependencies) -> Json:
     }
 
 
-def format_answer(
-    answer: Plan | Conflict, *, width: int, is_cpu_requested: bool = False, today: str | None = None
-) -> str:
+def format_answer(answer: Plan | Conflict, *, width: int, is_cpu_requested: bool = False, today: str) -> str:
     """Format an answer, folded to `width` columns. A CPU plan that was not requested says how to plan for a GPU."""
     if isinstance(answer, Conflict):
         parts = [format_conflict(answer, width=width)]
@@ -202,17 +195,15 @@ def format_answer(
     if isinstance(answer, Plan) and answer.lacks_gpu and not is_cpu_requested:
         hint = 'To plan for a machine with a GPU, use --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from that machine.'
         parts.append(wrap_text(hint, width=width))
-    stale = format_stale_warning(answer.data_as_of, today) if today else None
+    stale = format_stale_warning(answer.data_as_of, today)
     parts += [_format_warnings((stale,) if stale else (), width=width)]
     parts.append(wrap_text(format_age(answer, today), width=width))
     first, *rest = filter(None, parts)
     return "\n\n".join((first, "\n".join(rest)))
 
 
-def format_age(answer: Plan | Conflict, today: str | None) -> str:
+def format_age(answer: Plan | Conflict, today: str) -> str:
     """Format the age of an answer's data, as one line."""
-    if today is None:
-        return f"Version tables as of {answer.data_as_of}."
     days = count_days(answer.data_as_of, today)
     ago = f"{format_count(days, 'day')} ago" if days > 0 else "today"
     return f"Version tables as of {answer.data_as_of}, {ago}."

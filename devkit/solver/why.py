@@ -16,14 +16,13 @@ from devkit.solver.evaluate import Evaluation, evaluate_candidate
 from devkit.solver.output import (
     ConflictDocument,
     build_conflict_document,
-    count_age,
     format_age,
     format_conflict,
     format_reason,
 )
 from devkit.solver.packages import BITSANDBYTES, explain_bitsandbytes_rejection
 from devkit.solver.plan import PYTHON, RESOLUTION, Conflict, Plan, Reason, Request, Vendor
-from devkit.text import wrap_text
+from devkit.text import count_days, wrap_text
 
 BUILD_FIELDS = ("torch", "cuda", "rocm", "torch_index")
 """Choices that are made together: each torch build is one candidate."""
@@ -81,7 +80,7 @@ def explain_choice(request: Request, tables: Tables, answer: Plan | Conflict, fi
     return Explanation(field, reason, tuple(_list_alternatives(field, reason, problem, answer)))
 
 
-def serialize_choice(found: Explanation, answer: Plan | Conflict, *, today: str | None) -> Json:
+def serialize_choice(found: Explanation, answer: Plan | Conflict, *, today: str) -> Json:
     """Serialize one choice for JSON; without a plan it has a conflict in place of a reason."""
     why = build_from(
         WhyDocument,
@@ -91,12 +90,12 @@ def serialize_choice(found: Explanation, answer: Plan | Conflict, *, today: str 
         others=tuple(replace(each, rule=each.rule or None) for each in found.others),
         conflict=build_conflict_document(answer),
         data_as_of=answer.data_as_of,
-        data_age_days=count_age(answer, today),
+        data_age_days=count_days(answer.data_as_of, today),
     )
     return encode(why)
 
 
-def format_choice(found: Explanation, answer: Plan | Conflict, *, width: int, today: str | None) -> str:
+def format_choice(found: Explanation, answer: Plan | Conflict, *, width: int, today: str) -> str:
     """Format one choice, folded to `width` columns: the reason or the conflict, then the alternatives."""
     parts = [format_reason(found.reason, width=width)] if found.reason else []
     if isinstance(answer, Conflict):

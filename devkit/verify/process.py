@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
 
+from devkit.workload.finetune.process import STOP_SIGNALS, handle_signals
+
 Progress = Callable[[str], None]
 """Prints one line about what is going on."""
 
@@ -123,13 +125,5 @@ def interrupt_on_termination() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    # One that is ignored, as nohup does, stays ignored.
-    previous = {
-        number: signal.signal(number, interrupt) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
+    with handle_signals(interrupt, [each for each in STOP_SIGNALS if each.name in ("SIGTERM", "SIGHUP")]):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

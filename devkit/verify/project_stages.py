@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -360,7 +359,7 @@ def _find_run(
             text = read_within(folder, path).replace("\\\n", " ")
             values = dict(_ASSIGNMENT.findall(text))
             for line in (each.replace('"', "") for each in text.splitlines() if len(each) <= _LONGEST):
-                filled = re.sub(r"\$\{?(\w+)\}?", partial(_fill_in, values), line)
+                filled = re.sub(r"\$\{?(\w+)\}?", lambda found: values.get(found[1], found[0]), line)  # noqa: B023 - used at once
                 where = place or posixpath.dirname(relative)
                 yield from _find_run(folder, where, _UNKNOWN_FOLDER.sub("", filled), seen, is_inner=True)
         elif not match["shell"]:
@@ -372,10 +371,6 @@ def _find_run(
             each.relative_to(folder).as_posix() for each in folder.glob(f"*/{name.removeprefix('./').lstrip('/')}")
         ]
         yield from (("" if served else f"python {each}", each) for each in inner[:1] if len(inner) == 1)
-
-
-def _fill_in(values: Mapping[str, str], variable: re.Match[str]) -> str:
-    return values.get(variable[1], variable[0])
 
 
 def list_import_roots(folder: Path) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class _Child:
         self.is_stopping = False
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             self._handle(number, self._stop)
-        self._handle(signal.SIGINT, self._interrupt)
+        self._handle(signal.SIGINT, lambda *_: self.send(signal.SIGINT))
 
     def _handle(self, number: signal.Signals, handler: object) -> None:
         # An ignored signal stays ignored, as under nohup.
@@ -55,9 +55,6 @@ class _Child:
         if not self.is_stopping:
             self.is_stopping = True
             self.send(signal.SIGTERM)
-
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self.send(signal.SIGINT)
 
     def send(self, number: signal.Signals) -> None:
         if self.pid:

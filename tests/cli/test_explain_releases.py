@@ -16,8 +16,7 @@ from devkit.doctor.signatures.missing_names import find_missing_name
 from devkit.doctor.signatures.text_facts import read_text_facts
 from devkit.facts.dependencies import Resolved
 from devkit.probe import release_names
-from devkit.render.devkit_toml import ProjectSettings
-from devkit.render.project import PathOptions, open_project
+from devkit.render.project import open_project
 from tests.cases import cases
 from tests.package_server import serve_packages
 from tests.render.plans import GPU_PLAN
@@ -160,7 +159,7 @@ def test_the_first_line_names_what_the_resolved_release_lacks_and_programs_of_py
     (tmp_path / "project/run.py").write_text(f"{uses}t.Old()\ndeep.walk()\n")
     (tmp_path / "project/shadow.py").write_text("from torchlib import deep\nfor deep in (1,):\n    deep.keys\n")
     (tmp_path / "project/main.py").write_text("import os\nprint os.name\n")
-    project = open_project(tmp_path / "project", ProjectSettings(), PathOptions())
+    project = open_project(tmp_path / "project")
     url = release_names.list_wheels("torchlib")[-1].url
     found = Resolved(
         (("torchlib", "3.0"),), wheels=(("torchlib", url),), from_source=("old",), elsewhere=(("old", ("3.6",)),)

@@ -13,8 +13,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.cli.init import repair_by_proof
-from devkit.render.devkit_toml import ProjectSettings
-from devkit.render.project import PathOptions, open_project
+from devkit.render.project import open_project
 from devkit.verify.plan_proof import PlanProof
 from tests.cli.test_init import tree
 from tests.package_server import serve_packages
@@ -82,7 +81,7 @@ def prove(project, *words, **variables) -> list[str]:
 
 def test_a_proof_that_adds_nothing_keeps_what_the_plan_takes(tmp_path, monkeypatch):
     monkeypatch.setattr("devkit.cli.init.try_plan", lambda *_: PlanProof("no network"))
-    opened = open_project(tmp_path, ProjectSettings(), PathOptions())
+    opened = open_project(tmp_path)
     taken = replace(opened, dependencies=replace(opened.dependencies, extras=("cu128",)))
     project, plan = repair_by_proof(taken, GPU_PLAN, None)
     assert project == replace(taken, proof="not proved: no network")

@@ -21,7 +21,7 @@ from devkit.cli.proof import find_unprovided
 from devkit.facts.dependencies import ImportedPackage, Resolved
 from devkit.facts.values import Unknown
 from devkit.render.devkit_toml import ProjectSettings
-from devkit.render.project import PathOptions, open_project
+from devkit.render.project import open_project
 from tests.cases import cases
 from tests.cli.test_init import assert_refused, devkit, tree
 from tests.forked_commands import run_devkit
@@ -533,7 +533,7 @@ def test_what_comes_with_a_requirement_is_not_missing(tmp_path, resolution, miss
     (tmp_path / "train.py").write_text(
         "import rich\nimport pandas\nimport einops\nimport torch\nimport pkg_resources\n"
     )
-    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    project = open_project(tmp_path)
     found = find_missing_imports(project, replace(GPU_PLAN, resolution=resolution))
     assert [each.name for each in found] == missing
 
@@ -551,7 +551,7 @@ def test_what_the_guides_programs_import_at_once_is_sure(tmp_path, readme):
     for path, text in programs.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    project = open_project(tmp_path)
     found = find_package_needs(project, replace(GPU_PLAN, resolution=Resolved((("rich", "14.0"),))))
     assert [each.name for each in found] == ["datasets", "pandas"]
     assert find_package_needs(project, replace(GPU_PLAN, resolution=Unknown("not asked"))) == []
@@ -564,7 +564,7 @@ def test_what_the_guides_programs_import_at_once_is_sure(tmp_path, readme):
 def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):
     (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(name='sam', install_requires=[])\n")
     (tmp_path / "sam.py").write_text("import torch\nimport torchvision\n")
-    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    project = open_project(tmp_path)
     found, imports = add_imports(project, is_wanted=False, is_confirmed=True, asks=False)
     assert (found.settings.packages, [each.name for each in imports]) == (("torchvision",), ["torchvision"])
 
@@ -582,7 +582,7 @@ def known_names(monkeypatch):
 
 def test_what_only_the_index_knows_is_offered_and_not_installed(tmp_path, known_names, monkeypatch, capsys):
     (tmp_path / "run.py").write_text("import Unidecode, apex\nfrom preprocess.douban import read\n")
-    project = open_project(tmp_path, ProjectSettings(packages=("numpy<2",)), PathOptions())
+    project = open_project(tmp_path, ProjectSettings(packages=("numpy<2",)))
     known_names["preprocess"] = {"preprocess", "preprocess.clean"}
     found = tuple(ImportedPackage(name, "", "run.py", 1) for name in ("Unidecode", "apex", "preprocess"))
     offer_unknown(project, (*found, ImportedPackage("tqdm", "tqdm", "run.py", 2)))
@@ -604,11 +604,11 @@ def test_what_only_the_index_knows_is_offered_and_not_installed(tmp_path, known_
 )
 def test_a_popular_package_is_added_where_it_has_what_the_program_uses(tmp_path, known_names, program, added):
     (tmp_path / "run.py").write_text(program)
-    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    project = open_project(tmp_path)
     assert add_imports(project, is_confirmed=True)[0].settings.packages == tuple(added)
     (tmp_path / "requirements.txt").write_text("rich\n")
     (tmp_path / "README.md").write_text("```\npython run.py\n```\n")
-    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    project = open_project(tmp_path)
     found = find_package_needs(project, replace(GPU_PLAN, resolution=Resolved((("rich", "14.0"),))))
     assert [each.name for each in found] == added
 

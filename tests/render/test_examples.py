@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from devkit.cli.plan_options import PlanOptions, build_request_from_options
+from devkit.cli.plan_options import build_request_from_settings
 from devkit.compat.version_tables import load_tables
 from devkit.render.changes import Action
 from devkit.render.devkit_toml import ProjectSettings
-from devkit.render.project import PathOptions, compute_project_changes, open_project
+from devkit.render.project import compute_project_changes, open_project
 from devkit.solver.solve import solve_project
 from tests.golden import WRITES
 
@@ -41,10 +41,10 @@ def test_every_example_with_choices_is_generated():
 
 
 def test_devkits_own_dev_container_is_fresh():
-    project = open_project(REPOSITORY, ProjectSettings(), PathOptions())
+    project = open_project(REPOSITORY)
     settings = project.settings
-    request = build_request_from_options(
-        PlanOptions(vendor=settings.vendor, python=settings.python, torch=settings.torch, machine="x86_64")
+    request = build_request_from_settings(
+        ProjectSettings(vendor=settings.vendor, python=settings.python, torch=settings.torch, machine="x86_64")
     )
     plan = solve_project(request, project.dependencies, load_tables())
     changes = compute_project_changes(project, plan, machines=request.machines)

@@ -18,7 +18,7 @@ from devkit.render.container.settings import FromIndex
 from devkit.render.devkit_lock import parse_locked_plan
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.files import Artifact
-from devkit.render.project import PathOptions, compute_project_changes, open_project
+from devkit.render.project import compute_project_changes, open_project
 from devkit.solver.output import serialize_plan
 from devkit.verify.bundle import (
     Bundle,
@@ -179,13 +179,13 @@ ONE_PLAN = replace(CPU_PLAN, architectures=("x86_64",))
 
 def written(root: Path, plan=ONE_PLAN, settings: ProjectSettings = ProjectSettings(name="Demo")) -> Path:  # noqa: B008 - frozen
     """A project as `devkit init` leaves it."""
-    project = open_project(root, settings, PathOptions())
+    project = open_project(root, settings)
     write_changes(root, compute_project_changes(project, plan, source=FromIndex("0.1.0")))
     return root
 
 
 def bundled(root: Path) -> Bundle:
-    return prepare_bundle(open_project(root, ProjectSettings(wheelhouse=True), PathOptions()))
+    return prepare_bundle(open_project(root, ProjectSettings(wheelhouse=True)))
 
 
 def content(bundle: Bundle, path: str) -> str:

@@ -31,9 +31,10 @@ from devkit.estimate.settings import Objective
 from devkit.reading import hash_file
 from devkit.release import __version__
 from devkit.text import format_bytes, format_count
+from devkit.whole_files import flush_to_disk
 from devkit.workload.finetune.dataset import Example
 from devkit.workload.finetune.distributed import Ranks
-from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE, flush_to_disk
+from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE
 from devkit.workload.finetune.run_folder import LEFTOVER, SettingValue, to_setting_value
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import get_peft_model_state_dict

@@ -531,39 +531,25 @@ def render_chat(record: ChatRecord, tokenizer: Tokenizer, *, completion_only: bo
         for number, message in enumerate(record.messages)
         if message["role"] == ASSISTANT and number >= record.first_trained_turn
     ]
-    spans = [_span_in_chat(record, number, whole, tokenizer) for number in answers]
-    if None not in spans:
-        return [TrainingText(whole, tuple(span for span in spans if span is not None), RecordKind.CHAT)]
-    return [_render_up_to_answer(record, number, tokenizer) for number in answers]
+    rendered = [_render_up_to_answer(record, number, whole, tokenizer) for number in answers]
+    if all(whole.startswith(each.text) for each in rendered):
+        return [TrainingText(whole, tuple(each.trained[0] for each in rendered), RecordKind.CHAT)]
+    return rendered
 
 
-def _span_in_chat(record: ChatRecord, number: int, whole: str, tokenizer: Tokenizer) -> CharSpan | None:
-    """Return the span of the answer `number` in the whole chat; None if the chat writes it differently."""
+def _render_up_to_answer(record: ChatRecord, number: int, whole: str, tokenizer: Tokenizer) -> TrainingText:
+    """Render the chat up to an answer, which begins after the generation prompt, else after the turns before it."""
     is_last = number + 1 == len(record.messages)
-    up_to = whole if is_last else _apply_template(record, number + 1, tokenizer)
-    start = _start_of_answer(record, number, up_to, tokenizer)
-    return None if start is None or not whole.startswith(up_to) else (start, len(up_to))
-
-
-def _render_up_to_answer(record: ChatRecord, number: int, tokenizer: Tokenizer) -> TrainingText:
-    text = _apply_template(record, number + 1, tokenizer)
-    start = _start_of_answer(record, number, text, tokenizer)
-    if start is None:
-        raise DevkitError(
-            f"{record.place}: answers are not found, because the chat template begins them differently from its "
-            "generation prompt",
-            "Mark them in the template with {% generation %}, or train on all of a chat: --no-completion-only.",
-        )
-    return TrainingText(text, ((start, len(text)),), RecordKind.CHAT)
-
-
-def _start_of_answer(record: ChatRecord, number: int, up_to: str, tokenizer: Tokenizer) -> int | None:
-    """Return the start of the answer: after the generation prompt, else after the turns before it."""
+    text = whole if is_last else _apply_template(record, number + 1, tokenizer)
     for with_prompt in (True, False):
         before = _apply_template(record, number, tokenizer, add_generation_prompt=with_prompt) if number else ""
-        if before and up_to.startswith(before):
-            return len(before)
-    return None if number else 0
+        if text.startswith(before) and (before or not number):
+            return TrainingText(text, ((len(before), len(text)),), RecordKind.CHAT)
+    raise DevkitError(
+        f"{record.place}: answers are not found, because the chat template begins them differently from its "
+        "generation prompt",
+        "Mark them in the template with {% generation %}, or train on all of a chat: --no-completion-only.",
+    )
 
 
 def _marked_spans(record: ChatRecord, whole: str, tokenizer: Tokenizer) -> list[CharSpan]:

@@ -29,7 +29,14 @@ from devkit.estimate.settings import Method, Precision
 from devkit.facts.decode import decode_fields
 from devkit.probe.host import LocalHost
 from devkit.probe.package_indexes import describe_proxy, require_addresses
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, find_similar_paths, read_bounded, read_json_object
+from devkit.reading import (
+    MAX_CONFIG_BYTES,
+    MAX_DOCUMENT_BYTES,
+    find_similar_paths,
+    read_bounded,
+    read_json_object,
+    refuse_pointer,
+)
 from devkit.text import find_similar, format_bytes, join_words, suggest, to_one_line
 from devkit.workload.interpreter import build_module_command
 
@@ -54,7 +61,6 @@ MAX_LAYERS = 10_000
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 SAMPLE_BYTES = 1024
-LFS_POINTER = b"version https://git-lfs.github.com/"
 FETCH_AGAIN_HINT = "Fetch it again; a download or copy may have been cut short."
 
 ADAPTER_CONFIG_FILE = "adapter_config.json"
@@ -126,29 +132,13 @@ class StoredTensor:
     end: int
 
 
-def flush_to_disk(path: Path) -> None:
-    """Flush a file, or the names in a folder: what is renamed before may be empty after a power cut.
-
-    Windows flushes folders automatically, and files through handles that were opened for writing alone.
-    """
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def reject_lfs_pointer(file: Path) -> None:
     """Raise DevkitError if Git LFS left a pointer instead of the file, or the file cannot be read at all."""
     try:
         with file.open("rb") as stream:
-            is_pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
+            refuse_pointer(file, stream.read(SAMPLE_BYTES))
     except OSError as error:
         raise DevkitError(f"cannot read {file}: {error.strerror}", "Check its path and owner.") from error
-    if is_pointer:
-        raise DevkitError(f"{file} is a Git LFS pointer, not the file", f"Run git lfs pull in {file.parent}.")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from types import FrameType
 from typing import Self
@@ -34,6 +34,17 @@ class RunOutcome(StrEnum):
     PREEMPTED = "preempted"
     NOT_FINITE = "not-finite"
     OUT_OF_MEMORY = "out-of-memory"
+
+    @classmethod
+    def from_signal(cls, number: signal.Signals) -> "RunOutcome":
+        """Return the outcome of a run that a signal ends."""
+        return cls.INTERRUPTED if number is signal.SIGINT else cls.PREEMPTED
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that a run with this outcome leaves."""
+        known = {"done": 0, "interrupted": ExitCode.INTERRUPTED, "preempted": PREEMPTED_EXIT_CODE}
+        return known.get(self, ExitCode.ANSWER_IS_NO)
 
 
 class _TimeIsUpError(BaseException):
@@ -112,9 +123,11 @@ class StoppedBySignal(BaseException):
 
 
 @contextlib.contextmanager
-def _handle_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    # A signal that was ignored from the start stays so, as under nohup and in a shell's background job.
-    handled = [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+def handle_signals(
+    handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = STOP_SIGNALS
+) -> Iterator[None]:
+    """Handle the signals within the block, but for one that is ignored, as under nohup and in a shell's background job."""
+    handled = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, handler) for each in handled}
     try:
         yield
@@ -133,7 +146,7 @@ def raise_on_signal() -> Iterator[None]:
     def stop(number: int, _frame: FrameType | None) -> None:
         raise StoppedBySignal(number)
 
-    with _handle_stop_signals(stop):
+    with handle_signals(stop):
         yield
 
 
@@ -150,7 +163,7 @@ class DeferredSignals(contextlib.ExitStack):
         self._launcher = os.getppid() if TORCHRUN_VARIABLE in os.environ else None
 
     def __enter__(self) -> Self:
-        self.enter_context(_handle_stop_signals(self._record))
+        self.enter_context(handle_signals(self._record))
         return self
 
     def agree_on_signal(self, maximum: Callable[[float], float]) -> signal.Signals | None:
@@ -169,8 +182,3 @@ class DeferredSignals(contextlib.ExitStack):
         if number == signal.SIGINT:
             # From here on the default action: it ends the process also in the middle of a long kernel.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def exit_code_for_signal(number: signal.Signals) -> int:
-    """Return the exit code of a run that saved its state and ends because of the signal `number`."""
-    return ExitCode.INTERRUPTED if number is signal.SIGINT else PREEMPTED_EXIT_CODE

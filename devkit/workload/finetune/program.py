@@ -1,6 +1,5 @@
 """One fine-tuning run from settings to adapter: what `devkit finetune` calls once its flags are parsed."""
 
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -9,7 +8,6 @@ from typing import Any
 
 import torch
 
-from devkit.errors import ExitCode
 from devkit.estimate.settings import Method, Objective
 from devkit.workload.device import (
     choose_device,
@@ -56,16 +54,7 @@ from devkit.workload.finetune.process import (
 from devkit.workload.finetune.run_folder import RunRecord, lock_run_folder, prepare_run_folder
 from devkit.workload.finetune.settings import FinetuneSettings, validate_finetune_settings
 from devkit.workload.finetune.trainer import FinetuneTrainer, RunContext, RunTrainer, build_loader, count_steps
-from devkit.workload.launch import PREEMPTED_EXIT_CODE
 from devkit.workload.models import Model
-
-EXIT_CODES = {
-    RunOutcome.DONE: 0,
-    RunOutcome.NOT_FINITE: 1,
-    RunOutcome.OUT_OF_MEMORY: 1,
-    RunOutcome.INTERRUPTED: ExitCode.INTERRUPTED,
-    RunOutcome.PREEMPTED: PREEMPTED_EXIT_CODE,
-}
 
 
 def run_finetuning(
@@ -96,7 +85,7 @@ def run_finetuning(
                 rows, steps = len(loader.rows), loader.steps_per_epoch
             events("plan", steps=count_steps(settings, steps), rows=rows, output=str(settings.output))
             _emit_decisions(events, inputs, decisions)
-            return EXIT_CODES[RunOutcome.DONE]
+            return RunOutcome.DONE.exit_code
         with lock_run_folder(settings.output, ranks):
             ranks.on_rank0_broadcast(lambda: prepare_run_folder(settings.output, resume=settings.resume))
             return _RecordedRun(settings, ranks, listeners, trackers).execute()
@@ -122,16 +111,16 @@ class _RecordedRun:
             try:
                 self._ranks.on_rank0_broadcast(self._record.begin)
                 try:
-                    return EXIT_CODES[self._train(deferral)]
+                    return self._train(deferral).exit_code
                 except Exception as error:
                     if isinstance(error, RuntimeError) and is_out_of_memory(error):
-                        return EXIT_CODES[self._end_out_of_memory(error)]
+                        return self._end_out_of_memory(error).exit_code
                     (self._record.fail if self._ranks.is_rank0 else self._record.fail_for_rank0)(error)
                     raise
             except StoppedBySignal as stop:
                 # Before the first step: there is nothing to save.
                 if self._ranks.is_rank0:
-                    outcome = _outcome_of(stop.signal)
+                    outcome = RunOutcome.from_signal(stop.signal)
                     self._record.stop(outcome)
                     self._open_events(self._listeners)("stopped", step=None, how=outcome, saved=None)
                 raise
@@ -151,7 +140,7 @@ class _RecordedRun:
 
         def stop_requested() -> RunOutcome | None:
             number = signals.agree_on_signal(ranks.max)
-            return None if number is None else _outcome_of(number)
+            return None if number is None else RunOutcome.from_signal(number)
 
         base = load_base_model(inputs, decisions, ranks)
         run = RunContext(inputs.settings, decisions, inputs.data, base, ranks, events, stop_requested, self._trackers)
@@ -190,10 +179,6 @@ class _RecordedRun:
         if ranks.is_rank0:
             self._record.stop(RunOutcome.OUT_OF_MEMORY)
         return RunOutcome.OUT_OF_MEMORY
-
-
-def _outcome_of(number: signal.Signals) -> RunOutcome:
-    return RunOutcome.INTERRUPTED if number is signal.SIGINT else RunOutcome.PREEMPTED
 
 
 @dataclass(frozen=True)

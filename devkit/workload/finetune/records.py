@@ -96,9 +96,9 @@ class TextRecord:
     kind = RecordKind.TEXT
 
     @property
-    def is_empty(self) -> bool:
-        """True if there is nothing to train on."""
-        return not self.text.strip()
+    def lack(self) -> str:
+        """What it lacks to be trained on, "" for nothing."""
+        return "" if self.text.strip() else "holds no text"
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class PromptRecord:
     kind = RecordKind.PROMPT
 
     @property
-    def is_empty(self) -> bool:
-        """True if there is nothing to train on."""
-        return not self.completion.strip()
+    def lack(self) -> str:
+        """What it lacks to be trained on, "" for nothing."""
+        return "" if self.completion.strip() else "has an empty completion"
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,10 @@ class ChatRecord:
     kind = RecordKind.CHAT
 
     @property
-    def is_empty(self) -> bool:
-        """True if there is nothing to train on."""
-        return not any(each["role"] == ASSISTANT for each in self.messages[self.first_trained_turn :])
+    def lack(self) -> str:
+        """What it lacks to be trained on, "" for nothing."""
+        roles = {each["role"] for each in self.messages[self.first_trained_turn :]}
+        return "" if ASSISTANT in roles else f'has no answer by "{ASSISTANT}"'
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,10 @@ class PairRecord:
     kind = RecordKind.PAIR
 
     @property
-    def is_empty(self) -> bool:
-        """True if there is nothing to prefer."""
-        return self.chosen.is_empty or self.rejected.is_empty or self.chosen == self.rejected
+    def lack(self) -> str:
+        """What it lacks to be trained on, "" for nothing."""
+        is_empty = self.chosen.lack or self.rejected.lack or self.chosen == self.rejected
+        return "has an empty answer, or two equal ones" if is_empty else ""
 
 
 @dataclass(frozen=True)
@@ -157,9 +159,10 @@ class QuestionRecord:
     kind = RecordKind.QUESTION
 
     @property
-    def is_empty(self) -> bool:
-        """True if nothing is asked."""
-        return not (self.prompt.strip() if isinstance(self.prompt, str) else self.prompt)
+    def lack(self) -> str:
+        """What it lacks to be trained on, "" for nothing."""
+        is_asked = self.prompt.strip() if isinstance(self.prompt, str) else self.prompt
+        return "" if is_asked else "has an empty prompt"
 
 
 Record: TypeAlias = TextRecord | PromptRecord | ChatRecord | PairRecord | QuestionRecord
@@ -400,16 +403,6 @@ PARSERS: dict[Objective, Callable[[object, RecordLocation], Record]] = {
 """Objective -> how its data are parsed."""
 
 
-LACKS = {
-    RecordKind.TEXT: "holds no text",
-    RecordKind.PROMPT: "has an empty completion",
-    RecordKind.CHAT: f'has no answer by "{ASSISTANT}"',
-    RecordKind.PAIR: "has an empty answer, or two equal ones",
-    RecordKind.QUESTION: "has an empty prompt",
-}
-"""What an empty record lacks, by its kind."""
-
-
 class RecordReader:
     """The records of all sources that have something to train on, in order, read again with each iteration.
 
@@ -432,17 +425,16 @@ class RecordReader:
     def __iter__(self) -> Iterator[Record]:
         """Read all records. Raises DevkitError at the first invalid record, and where nothing can be trained on."""
         kinds: Counter[RecordKind] = Counter()
-        empty, first_empty = 0, None
+        empty, first = 0, ""
         for source in self.sources:
             path = Path(source)
             entries = READERS_BY_SUFFIX[path.suffix.lower()](path) if path.exists() else read_hub_dataset(source)
             for record in _require_one_kind(self._parse(*each) for each in entries):
-                if record.is_empty:
-                    empty, first_empty = empty + 1, first_empty or record
+                if record.lack:
+                    empty, first = empty + 1, first or f"{record.place} {record.lack}"
                 else:
                     kinds[record.kind] += 1
                     yield record
-        first = f"{first_empty.place} {LACKS[first_empty.kind]}" if first_empty is not None else ""
         if not kinds:
             cause = f"none of {format_count(empty, 'record')} has anything: {first}" if first else "it has no records"
             raise DevkitError(f"nothing to train on in {join_words(self._names)}: {cause}", RECORD_FORMATS_HINT)

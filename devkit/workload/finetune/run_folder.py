@@ -307,7 +307,6 @@ def check_inputs(settings: FinetuneSettings) -> None:
 
 def require_reward_function(reward: str) -> tuple[Path, str]:
     """Return file and name of FILE.py:FUNCTION, which is parsed and not run. Raises DevkitError."""
-
     file, _, name = reward.rpartition(":")
     path, hint = Path(file).expanduser(), "Give --reward FILE.py:FUNCTION, a function in your own file."
     try:

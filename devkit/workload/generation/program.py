@@ -15,9 +15,10 @@ import torch
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
 from devkit.text import format_number
+from devkit.whole_files import flush_to_disk
 from devkit.workload.device import TORCH_DTYPES, Device, choose_device, is_out_of_memory, probe_hardware
 from devkit.workload.finetune.decisions import choose_precision
-from devkit.workload.finetune.files import BaseQuantization, LoadSettings, ModelFiles, SavedAdapter, flush_to_disk
+from devkit.workload.finetune.files import BaseQuantization, LoadSettings, ModelFiles, SavedAdapter
 from devkit.workload.finetune.model import (
     LoadedBase,
     apply_adapter,
@@ -27,6 +28,7 @@ from devkit.workload.finetune.model import (
     require_adapter_fits,
     silence_loading,
 )
+from devkit.workload.finetune.process import handle_signals
 from devkit.workload.generation.decoding import (
     Completion,
     TextGenerator,
@@ -48,11 +50,8 @@ def catch_interrupt() -> Iterator[Callable[[], bool]]:
         nonlocal is_interrupted
         is_interrupted = True
 
-    previous = signal.signal(signal.SIGINT, interrupt)
-    try:
+    with handle_signals(interrupt, (signal.SIGINT,)):
         yield lambda: is_interrupted
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 _TUNED_BY = {BaseQuantization.from_method(each): each for each in (Method.LORA, Method.QLORA, Method.INT8_LORA)}

@@ -149,7 +149,7 @@ def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
     assert [record.kind for record in records] == [
         *(RecordKind.CHAT, RecordKind.CHAT, RecordKind.PROMPT, RecordKind.CHAT, RecordKind.CHAT, RecordKind.TEXT)
     ]
-    assert not any(record.is_empty for record in records)
+    assert not any(record.lack for record in records)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
     ],
 )
 def test_a_record_with_nothing_to_learn_is_empty(record, empty):
-    assert record.is_empty is empty
+    assert bool(record.lack) is empty
 
 
 json_values = st.recursive(

@@ -15,8 +15,8 @@ from devkit.errors import ExitCode
 from devkit.workload.finetune.process import (
     STOP_SIGNALS,
     DeferredSignals,
+    RunOutcome,
     StoppedBySignal,
-    exit_code_for_signal,
     raise_on_signal,
 )
 from devkit.workload.launch import PREEMPTED_EXIT_CODE
@@ -133,7 +133,9 @@ def test_a_process_whose_launcher_was_killed_ends_as_after_sigterm():
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_only_ctrl_c_leaves_as_interrupted(number):
-    assert exit_code_for_signal(number) == (ExitCode.INTERRUPTED if number is signal.SIGINT else PREEMPTED_EXIT_CODE)
+    assert RunOutcome.from_signal(number).exit_code == (
+        ExitCode.INTERRUPTED if number is signal.SIGINT else PREEMPTED_EXIT_CODE
+    )
     assert (ExitCode.INTERRUPTED, PREEMPTED_EXIT_CODE) == (130, os.EX_TEMPFAIL)
 
 
