@@ -9,6 +9,7 @@ from devkit.facts.engine import DaemonFile, Endpoint, EngineEnd, EngineFailure, 
 from devkit.facts.machine import Container, Platform, Torch
 from devkit.facts.runs import Proxy
 from devkit.facts.values import Unknown
+from tests.cases import cases
 from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 from tests.hosts import facts_of
@@ -43,15 +44,14 @@ def test_a_machine_without_a_gpu_gets_one_note_and_reasons():
     assert all(verdict.reason for verdict in skipped)
 
 
-@pytest.mark.parametrize(
-    ("code", "facts"),
-    [
-        pytest.param(
+@cases(
+    "code, facts",
+    {
+        "torch's CUDA older than the driver's within a major": (
             "CUD004",
             changed(inside(), {"python.torch": Torch("2.9.1+cu126", r("12.6"), None)}),
-            id="torch's CUDA older than the driver's within a major",
         ),
-        pytest.param(
+        "torch's CUDA newer than the driver's within a major": (
             "CUD004",
             changed(
                 inside(),
@@ -61,28 +61,24 @@ def test_a_machine_without_a_gpu_gets_one_note_and_reasons():
                     "python.torch": Torch("2.9.1+cu129", r("12.9"), None),
                 },
             ),
-            id="torch's CUDA newer than the driver's within a major",
         ),
-        pytest.param(
+        "no runtime named nvidia on a host that gives GPUs by CDI": (
             "CTK003",
             changed(healthy(), {"engine.runtimes": (Runtime("runc", "runc"),), "toolkit.daemon_files": ()}),
-            id="no runtime named nvidia on a host that gives GPUs by CDI",
         ),
-        pytest.param(
+        "no toolkit on a host whose engine lists CDI GPUs": (
             "CTK001",
             changed(healthy(), {"toolkit.version": None, "engine.runtimes": (), "toolkit.daemon_files": ()}),
-            id="no toolkit on a host whose engine lists CDI GPUs",
         ),
-        pytest.param("GPU016", with_health(sm_clock_mhz=210), id="low clocks at rest"),
-        pytest.param("GPU008", changed(healthy(), {"driver.pci_gpus.0.bar1_bytes": 256 << 20}), id="a small window"),
-        pytest.param("DRV007", changed(healthy(), {"driver.firmware_present": False}), id="firmware in another place"),
-        pytest.param("GPU003", changed(healthy(), {"nvml.gpus.0.mig_enabled": False}), id="MIG is off"),
-        pytest.param(
+        "low clocks at rest": ("GPU016", with_health(sm_clock_mhz=210)),
+        "a small window": ("GPU008", changed(healthy(), {"driver.pci_gpus.0.bar1_bytes": 256 << 20})),
+        "firmware in another place": ("DRV007", changed(healthy(), {"driver.firmware_present": False})),
+        "MIG is off": ("GPU003", changed(healthy(), {"nvml.gpus.0.mig_enabled": False})),
+        "torch for ROCm is not a CPU build": (
             "PYT001",
             changed(inside(), {"python.torch": Torch("2.9.1+rocm6.4", None, "6.4")}),
-            id="torch for ROCm is not a CPU build",
         ),
-        pytest.param(
+        "no socket inside a container": (
             "ENG001",
             changed(
                 inside(),
@@ -92,40 +88,32 @@ def test_a_machine_without_a_gpu_gets_one_note_and_reasons():
                     )
                 },
             ),
-            id="no socket inside a container",
         ),
-        pytest.param("DRV004", changed(healthy(), {"driver.is_open": False}), id="the closed module on an Ada GPU"),
-        pytest.param("CUD002", changed(inside(), {"container.compat_libcuda": ""}), id="no compat libcuda"),
-        pytest.param(
-            "CDI001", changed(healthy(), {"cdi": (spec(driver=None),)}), id="a specification without versions"
-        ),
-        pytest.param(
+        "the closed module on an Ada GPU": ("DRV004", changed(healthy(), {"driver.is_open": False})),
+        "no compat libcuda": ("CUD002", changed(inside(), {"container.compat_libcuda": ""})),
+        "a specification without versions": ("CDI001", changed(healthy(), {"cdi": (spec(driver=None),)})),
+        "a proxy program on this very host": (
             "HUB004",
             changed(healthy(), {"hub.proxies": (Proxy("HTTPS_PROXY", "http://127.0.0.1:7890"),)}),
-            id="a proxy program on this very host",
         ),
-        pytest.param(
+        "Docker Desktop beside Docker Engine on Linux, told apart by contexts": (
             "ENG009",
             changed(healthy(), {"engine.kind": EngineKind.DOCKER_DESKTOP}),
-            id="Docker Desktop beside Docker Engine on Linux, told apart by contexts",
         ),
-        pytest.param(
+        "a docker command that Docker 29 still serves": (
             "ENG011",
             changed(healthy(), {"engine.min_api_version": "1.44"}),
-            id="a docker command that Docker 29 still serves",
         ),
-        pytest.param("WSL006", changed(healthy(), {"system.memory_bytes": 8 << 30}), id="small memory outside of WSL"),
-        pytest.param(
+        "small memory outside of WSL": ("WSL006", changed(healthy(), {"system.memory_bytes": 8 << 30})),
+        "a GPU given to a virtual machine is not missing": (
             "GPU005",
             changed(healthy(), {"driver.pci_gpus.0.kernel_driver": "vfio-pci"}),
-            id="a GPU given to a virtual machine is not missing",
         ),
-        pytest.param(
+        "one GPU of eight inside": (
             "GPU005",
             changed(inside(), {"driver.pci_gpus": (healthy().driver.pci_gpus[0],) * 8}),
-            id="one GPU of eight inside",
         ),
-    ],
+    },
 )
 def test_is_not_reported(code, facts):
     assert isinstance(run_check(code, facts), Passed | Skipped)
@@ -200,12 +188,12 @@ def test_no_memory_error_counts_on_a_geforce_are_no_fault():
     assert find_codes(geforce) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
-    [
-        pytest.param("/sbin/ldconfig.real: /usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link", id="copies in WSL"),
-        pytest.param("groups: cannot find name for group ID 993", id="a group without a name"),
-    ],
+    {
+        "copies in WSL": "/sbin/ldconfig.real: /usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link",
+        "a group without a name": "groups: cannot find name for group ID 993",
+    },
 )
 def test_a_harmless_line_is_at_most_a_note(line):
     assert {match.severity for match in find_known_errors(line)} <= {Severity.NOTE}

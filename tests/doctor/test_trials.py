@@ -13,6 +13,7 @@ from devkit.doctor.trials import describe_trials
 from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
 from devkit.facts.runs import Lack, ProgramFailure, Proxy, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
+from tests.cases import cases
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_only
@@ -383,30 +384,28 @@ def test_cdi_that_is_disabled_is_the_cause_where_the_project_asks_for_it():
     assert build_full_report(tried(refused(Way.GPUS, NO_DRIVER), **off)).root_causes == ("CTK013",)
 
 
-@pytest.mark.parametrize("words", [NO_RUNC, NO_LIMIT], ids=["words that nobody knows", "words that are known"])
+@cases("words", {"words that nobody knows": NO_RUNC, "words that are known": NO_LIMIT})
 def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
     facts = changed(healthy(), {"trials": Trials((refused(Way.PLAIN, words), refused(Way.GPUS, words)), ())})
     assert build_full_report(facts).root_causes == ("ENG017",)
 
 
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        pytest.param(tried(WORKS), "containers start with 1 GPU", id="tried"),
-        pytest.param(
+@cases(
+    "facts, said",
+    {
+        "tried": (tried(WORKS), "containers start with 1 GPU"),
+        "beside a project's container": (
             tried(WORKS, own()),
             "containers start with 1 GPU; not tried: the project's programs (devkit up)",
-            id="beside a project's container",
         ),
-        pytest.param(
+        "an image that is not here": (
             changed(healthy(), {"trials": Trials((WORKS, own()), (), pending=("the image pg:16",))}),
             "settings look right; not tried: the image pg:16 and the project's programs (devkit up)",
-            id="an image that is not here",
         ),
-        pytest.param(healthy(), "settings look right, but not tried", id="not tried"),
-        pytest.param(changed(healthy(), {"trials": NOT_READ}), "not tried", id="facts of an older release"),
-        pytest.param(tried(), "settings look right", id="only a container without a GPU"),
-    ],
+        "not tried": (healthy(), "settings look right, but not tried"),
+        "facts of an older release": (changed(healthy(), {"trials": NOT_READ}), "not tried"),
+        "only a container without a GPU": (tried(), "settings look right"),
+    },
 )
 def test_healthy_is_said_only_of_what_was_tried(facts, said):
     report = build_full_report(facts)
@@ -448,17 +447,13 @@ def test_beside_a_warning_what_was_not_tried_is_told_with_the_command_that_tries
     assert "1 warning; not tried: the build of app and the project's programs (devkit up);" in " ".join(map(str, lines))
 
 
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        pytest.param(tried(trial(Way.GPUS, is_timed_out=True, code=124)), "did not end in time", id="late"),
-        pytest.param(tried(WORKS, own(is_timed_out=True, code=124)), "did not end in time", id="a late service"),
-        pytest.param(
-            changed(healthy(), {"trials": Trials((PLAIN, WORKS, own()), (), ("db",))}),
-            "were not tried: db",
-            id="untried",
-        ),
-    ],
+@cases(
+    "facts, said",
+    {
+        "late": (tried(trial(Way.GPUS, is_timed_out=True, code=124)), "did not end in time"),
+        "a late service": (tried(WORKS, own(is_timed_out=True, code=124)), "did not end in time"),
+        "untried": (changed(healthy(), {"trials": Trials((PLAIN, WORKS, own()), (), ("db",))}), "were not tried: db"),
+    },
 )
 def test_what_the_project_or_the_gpus_need_and_was_not_seen_is_never_healthy(facts, said):
     report = build_full_report(facts)

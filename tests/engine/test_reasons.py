@@ -2,7 +2,7 @@
 
 import socket
 
-import pytest
+from tests.cases import cases
 
 from . import image
 from .commands import run
@@ -33,150 +33,130 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
 
 
 @one_engine
-@pytest.mark.parametrize(
-    ("compose", "dockerfile", "cause", "fix"),
-    [
-        pytest.param(
+@cases(
+    "compose, dockerfile, cause, fix",
+    {
+        "another shell": (
             BUILT,
             "RUN set -o pipefail && echo one | cat",
             "the command works in bash, but not in the image's /bin/sh",
             'Fix in Dockerfile:2: write SHELL ["/bin/bash", "-c"] above line 2.',
-            id="another shell",
         ),
-        pytest.param(
+        "another distribution": (
             BUILT,
             "RUN apk add --no-cache git",
             "which does not have apk and installs packages with apt-get",
             "write RUN apt-get update && apt-get install -y --no-install-recommends git in place of line 2.",
-            id="another distribution",
         ),
-        pytest.param(
+        "no user": (
             BUILT,
             "USER dev\nRUN true",
             "the image has no user dev",
             "RUN useradd --create-home dev above line 2.",
-            id="no user",
         ),
-        pytest.param(
+        "an order of lines": (
             BUILT,
             "RUN cat kept\nCOPY kept .",
             "kept is not in the image yet: line 3 copies it only afterward",
             "move line 3 above line 2.",
-            id="an order of lines",
         ),
-        pytest.param(
+        "a step that needs root": (
             BUILT,
             "RUN useradd dev\nUSER dev\nRUN touch /opt/x",
             "this step needs root, and line 3 makes dev run it",
             "Fix in Dockerfile:4: move line 4 above line 3, or write USER root above it and USER dev below it.",
-            id="a step that needs root",
         ),
-        pytest.param(
+        "a variable of another step": (
             BUILT,
             "RUN export TO=/srv\nRUN touch ${TO:?is not set}/x",
             "`export TO=/srv` holds for that step alone, and line 3 needs it",
             "Fix in Dockerfile:2: write ENV TO=/srv in its place.",
-            id="a variable of another step",
         ),
-        pytest.param(
+        "a folder of another step": (
             BUILT,
             "RUN mkdir /made && touch /made/x && cd /made\nRUN cat x",
             "`cd /made` holds for that step alone, and line 3 needs it",
             "Fix in Dockerfile:2: write WORKDIR /made above line 3.",
-            id="a folder of another step",
         ),
-        pytest.param(
+        "a variable of a step, in the container": (
             BUILT.replace("[sleep, '60']", "[sh, -uc, 'echo $$MADE_IN']"),
             "RUN export MADE_IN=/srv",
             "line 2 exports MADE_IN for that step alone",
             "Fix in Dockerfile:2: write ENV MADE_IN=/srv in its place.",
-            id="a variable of a step, in the container",
         ),
-        pytest.param(
+        "several words in an entry": (
             BUILT.replace("[sleep, '60']", "['sleep 60']"),
             "",
             "no shell splits the first entry of the list of command",
             'Fix in compose.yaml:1: write ["sleep", "60"].',
-            id="several words in an entry",
         ),
-        pytest.param(
+        "nobody knows": (
             BUILT,
             "RUN false",
             "the build failed at 2/2 RUN false",
             "no experiment shows what is wrong there.",
-            id="nobody knows",
         ),
-        pytest.param(
+        "a file that is not there": (
             USED % "volumes: ['./kep:/etc/passwd']",
             "",
             "(kept is beside it), and /etc/passwd is a file in the image",
             "Fix: Put the file at that path on this machine",
-            id="a file that is not there",
         ),
-        pytest.param(
+        "a program without its interpreter": (
             BUILT.replace("[sleep, '60']", "[/start.py]"),
             "COPY --chmod=755 start.py /",
             "/start.py has no #! line",
             "Fix in start.py:1: write #!/usr/bin/env python3 as the first line.",
-            id="a program without its interpreter",
         ),
-        pytest.param(
+        "a virtual environment that was moved": (
             BUILT.replace("[sleep, '60']", "[pip]"),
             "RUN python3 -m venv /made\nENV PATH=/used/bin:$PATH\nRUN cp -r /made /used && rm -r /made",
             "/used/bin/pip is run by /made/bin/python3, which the container does not have",
             "Fix in Dockerfile:4: make the environment at /used in the first place.",
-            id="a virtual environment that was moved",
         ),
-        pytest.param(
+        "a mount over a program": (
             BUILT.replace("[sleep, '60']", "[/app/bin/run], volumes: ['.:/app']"),
             "RUN mkdir -p /app/bin && cp /bin/true /app/bin/run",
             "the image has /app/bin/run, but the mount at /app hides it",
             "Fix in compose.yaml:1: mount a volume at /app/bin,",
-            id="a mount over a program",
         ),
-        pytest.param(
+        "a variable that no container gets": (
             USED.replace("[sleep, '60']", "[sh, -uc, 'echo $$QUEUE']") % "tty: true",
             "",
             "QUEUE is set in .env, which Compose reads for its own files only",
             "Fix in compose.yaml:1: write env_file: .env in the service.",
-            id="a variable that no container gets",
         ),
-        pytest.param(
+        "a value with a dollar sign": (
             USED.replace("[sleep, '60']", "[sh, -c, 'echo WORD is $${WORD:?too short}']") % "env_file: .env",
             "",
             "Compose takes what follows $ in the value of WORD for a variable",
             "Fix in .env:2: put the value into single quotes.",
-            id="a value with a dollar sign",
         ),
-        pytest.param(
+        "no Dockerfile there": (
             BUILT.replace("build: .", "build: {context: ., dockerfile: sub/Dockerfile}"),
             "",
             "sub/Dockerfile is not in the build context",
             "write Dockerfile in place of sub/Dockerfile",
-            id="no Dockerfile there",
         ),
-        pytest.param(
+        "a program without execute bit": (
             BUILT.replace("[sleep, '60']", "[/run.sh]"),
             "COPY --chmod=644 run.sh /",
             "/run.sh is not executable",
             "Fix in Dockerfile:2: write COPY --chmod=755.",
-            id="a program without execute bit",
         ),
-        pytest.param(
+        "a command for a shell": (
             USED.replace("[sleep, '60']", "cd / && sleep 60") % "tty: true",
             "",
             "cd is a word of the shell, and no shell runs the command",
             "Fix in compose.yaml:1: write sh -c 'cd / && sleep 60'.",
-            id="a command for a shell",
         ),
-        pytest.param(
+        "a volume of another user": (
             BUILT.replace("[sleep, '60']", "[touch, /kept/file], volumes: ['all:/kept']}}\nvolumes: {all: {"),
             "RUN useradd one\nUSER one",
             "/kept belongs to root, and one may not write there",
             "Fix in Dockerfile:3: write RUN mkdir -p /kept && chown one /kept above that line,",
-            id="a volume of another user",
         ),
-        pytest.param(
+        "a variable of others": (
             USED.replace("services: {", "x-all: {environment: {DATA_HOME: /data}}\nservices: {").replace(
                 "[sleep, '60']", "[sh, -uc, 'echo $$DATA_HOME']"
             )
@@ -184,104 +164,90 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             "",
             "DATA_HOME is set for x-all in line 1, and a does not get it",
             "Fix in compose.yaml:1: write DATA_HOME in the environment of a, too.",
-            id="a variable of others",
         ),
-        pytest.param(
+        "another virtual environment": (
             BUILT.replace("[sleep, '60']", "[python3, -c, import kit_of_nobody]"),
             "RUN python3 -m venv /made && mkdir $(echo /made/lib/python3*)/site-packages/kit_of_nobody",
             "kit_of_nobody is installed in the virtual environment /made, and another Python was started",
             "Fix in compose.yaml:1: start /made/bin/python, or set PATH=/made/bin:$PATH.",
-            id="another virtual environment",
         ),
-        pytest.param(
+        "a module of the project": (
             USED.replace("[sleep, '60']", "[python3, -c, import start]") % "volumes: ['.:/app/deep']",
             "",
             "start is in /app/deep, where Python does not look",
             "Fix in compose.yaml:1: set PYTHONPATH=/app/deep, or install the project.",
-            id="a module of the project",
         ),
-        pytest.param(
+        "a service of a profile": (
             (USED % "depends_on: [b]")[:-1] + ", b: {image: x, profiles: [more]}}",
             "",
             "b is only in the profile more, which is not active",
             "Fix in compose.yaml:1: run export COMPOSE_PROFILES=more first,",
-            id="a service of a profile",
         ),
-        pytest.param(
+        "a mount of another folder": (
             USED.replace("[sleep, '60']", "[cat, /etc/own/app.ini]") % "volumes: ['./own:/etc/own']",
             "",
             "/own, which does not have the files of the folder data/own",
             "Fix in compose.yaml:1: write ./data/own in its place.",
-            id="a mount of another folder",
         ),
-        pytest.param(
+        "a volume in the place of a folder": (
             USED.replace("[sleep, '60']", "[cat, /etc/data/own/app.ini]").replace("}}", "}}\nvolumes: {data: {}}")
             % "volumes: ['data:/etc/data']",
             "",
             "/etc/data is the volume data, which does not have the files of the folder data",
             "Fix in compose.yaml:1: write ./data in its place.",
-            id="a volume in the place of a folder",
         ),
-        pytest.param(
+        "the content of a folder": (
             BUILT.replace("[sleep, '60']", "[cat, /to/own/app.ini]"),
             "COPY data/own /to/",
             "/to/own/app.ini is absent, as line 2 puts app.ini into /to: COPY takes the content of a folder",
             "Fix in Dockerfile:2: copy that folder to /to/own.",
-            id="the content of a folder",
         ),
-        pytest.param(
+        "a file that a build leaves out": (
             BUILT.replace("[sleep, '60']", "[cat, /srv/left/out.ini]"),
             "COPY . /srv/",
             "this line leaves left/out.ini out of the build, so that line 2 of Dockerfile does not copy it",
             "Fix in .dockerignore:2: add !left/out.ini below.",
-            id="a file that a build leaves out",
         ),
-        pytest.param(
+        "a mount of the build": (
             BUILT,
             "RUN useradd dev\nUSER dev\nRUN --mount=type=cache,target=/var/own touch /var/own/x",
             "the build mounts /var/own as root's, and dev runs this step",
             "Fix in Dockerfile:4: add uid= and gid=, those of dev, to that --mount.",
-            id="a mount of the build",
         ),
-        pytest.param(
+        "a value that another one overrules": (
             USED.replace("[sleep, '60']", "[sh, -c, 'cat $$OWN/x']")
             % "environment: {OWN: '${OWN:-/none}'}, env_file: own.env",
             "",
             "OWN is /none by this line, which counts before line 1 of own.env",
             "Fix in compose.yaml:1: remove OWN here,",
-            id="a value that another one overrules",
         ),
-        pytest.param(
+        "a variable of nearly this name": (
             USED.replace("[sleep, '60']", "[sh, -c, 'set -u; echo $$DATA_FOLDER']") % "environment: {DATA_FOLDERS: x}",
             "",
             "DATA_FOLDER is not set, and this line sets DATA_FOLDERS",
             "Fix in compose.yaml:1: write DATA_FOLDER in place of DATA_FOLDERS",
-            id="a variable of nearly this name",
         ),
-        pytest.param(
+        "another container than its own": (
             f"services: {{a: {{image: {BASE}, command: [python3, -c, {CALL}], environment: {{WEB: 'http://localhost:8000'}}}},"
             f" b: {{image: {BASE}, command: [sleep, '60'], expose: ['8000']}}}}",
             "",
             "localhost is the container of a, and port 8000 is one of b",
             "Fix in compose.yaml:1: write b:8000 in place of localhost:8000.",
-            id="another container than its own",
         ),
-        pytest.param(
+        "an entrypoint without the command": (
             BUILT.replace("command: [sleep, '60']", "entrypoint: [cp]"),
             'CMD ["/etc/hostname", "/tmp"]',
             'an entrypoint in Compose drops the command of the image, ["/etc/hostname", "/tmp"]',
             'Fix in compose.yaml:1: write command: ["/etc/hostname", "/tmp"] below it.',
-            id="an entrypoint without the command",
         ),
-        pytest.param(
+        "a port of this machine, which a second service asks for": (
             (USED % "ports: ['127.0.0.1:FREE:9000']")[:-1]
             + f", b: {{image: {BASE}, command: [python3, -c, {CALL}], depends_on: [a], environment: {{WEB: 'http://a:FREE/x'}}}}}}",
             "",
             "FREE is the port of a on this machine, and between containers it is 9000",
             "Fix in compose.yaml:1: write a:9000 in place of a:FREE.",
-            id="a port of this machine, which a second service asks for",
         ),
-        pytest.param(
+        "a host of a profile": (
             (USED.replace("[sleep, '60']", f"[python3, -c, {CALL}]") % "environment: {WEB: 'http://b-of-more:80/x'}")[
                 :-1
             ]
@@ -289,9 +255,8 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             "",
             "WEB names b-of-more, which is only in the profile more, which is not active",
             "Fix in compose.yaml:1: run export COMPOSE_PROFILES=more first.",
-            id="a host of a profile",
         ),
-        pytest.param(
+        "a health check of another port": (
             (
                 USED.replace("[sleep, '60']", "[python3, -m, http.server, '9000']")
                 % "healthcheck: {test: [CMD, python3, -c, CHECK], interval: 200ms, retries: 2}"
@@ -300,52 +265,45 @@ print(judge_failure(host, container, Failure("the build failed", lines), find_cl
             "",
             "the health check asks port 8000, and the container listens on 9000",
             "Fix in compose.yaml:1: write 9000 in place of 8000.",
-            id="a health check of another port",
         ),
-        pytest.param(
+        "a capability that is dropped": (
             USED.replace("[sleep, '60']", "[chown, nobody, /srv]") % "cap_drop: [ALL]",
             "",
             "Operation not permitted, because cap_drop takes away the capability CHOWN",
             "Fix in compose.yaml:1: write cap_add: [CHOWN] in the service.",
-            id="a capability that is dropped",
         ),
-        pytest.param(
+        "a user who has no capabilities to drop": (
             USED.replace("[sleep, '60']", "[chown, root, /srv]") % "cap_drop: [ALL], user: nobody",
             "",
             "Error: chown: changing ownership of '/srv': Operation not permitted (",
             "exited with status 1",
-            id="a user who has no capabilities to drop",
         ),
-        pytest.param(
+        "too little memory": (
             USED.replace("[sleep, '60']", "[python3, -c, 'x = bytearray(1 << 29)']")
             % "mem_limit: 64m, memswap_limit: 64m",
             "",
             "the program needs more memory than 64m, and was killed",
             "Fix in compose.yaml:1: raise it and memswap_limit, or use less memory.",
-            id="too little memory",
         ),
-        pytest.param(
+        "a path that a stage does not have": (
             BUILT,
             f"RUN mkdir -p /made/html\nFROM {BASE}\nCOPY --from=site /made/dist /srv",
             "the stage site does not have /made/dist",
             "Fix in Dockerfile:4: copy one of what /made has there (html), or correct the step",
-            id="a path that a stage does not have",
         ),
-        pytest.param(
+        "a restart policy that hides the end": (
             USED.replace("[sleep, '60']", "[cat, /gone]") % "restart: unless-stopped",
             "",
             "cat: /gone: No such file or directory",
             "-a-1 exited with status 1",
-            id="a restart policy that hides the end",
         ),
-        pytest.param(
+        "no key of Compose": (
             USED % "port: ['80:80']",
             "",
             "Compose does not know port",
             "write ports in place of port.",
-            id="no key of Compose",
         ),
-    ],
+    },
 )
 def test_the_reason_is_found_by_trying(engine, tmp_path, compose, dockerfile, cause, fix):
     compose, cause, fix = (each.replace("FREE", str(FREE)) for each in (compose, cause, fix))
