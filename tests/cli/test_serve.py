@@ -12,7 +12,6 @@ from devkit.cli import devkit
 from devkit.cli import estimate as estimate_command
 from devkit.errors import DevkitError
 from devkit.workload.finetune import files
-from tests.cases import cases
 from tests.estimate.test_serving import cards
 
 RECORD = '#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $0 $*"\n'
@@ -41,15 +40,25 @@ def printed(*arguments):
     return done.output.replace(f"{Path.cwd()}/bin/", "").strip()
 
 
-@cases(
-    "free_gib, arguments, command",
-    {
-        "no GPU": ((), ["model"], "transformers serve model --host 127.0.0.1 --port 8000"),
-        "vLLM on the free GPU": ((3, 20), ["model", "--port", "9000"], "CUDA_VISIBLE_DEVICES=GPU-1 vllm serve model --max-model-len 4096 --gpu-memory-utilization 0.83"
-            " --host 127.0.0.1 --port 9000"),
-        "arguments of the engine": ((20,), ["model", "--engine", "transformers", "--", "--log-level", "info"], "CUDA_VISIBLE_DEVICES=GPU-0 transformers serve model --host 127.0.0.1 --port 8000 --log-level info"),
-        "GGUF": ((), ["m.gguf", "--context", "512"], "llama-server -m m.gguf -c 512 --host 127.0.0.1 --port 8000"),
-    },
+@pytest.mark.parametrize(
+    ("free_gib", "arguments", "command"),
+    [
+        pytest.param((), ["model"], "transformers serve model --host 127.0.0.1 --port 8000", id="no GPU"),
+        pytest.param(
+            (3, 20),
+            ["model", "--port", "9000"],
+            "CUDA_VISIBLE_DEVICES=GPU-1 vllm serve model --max-model-len 4096 --gpu-memory-utilization 0.83"
+            " --host 127.0.0.1 --port 9000",
+            id="vLLM on the free GPU",
+        ),
+        pytest.param(
+            (20,),
+            ["model", "--engine", "transformers", "--", "--log-level", "info"],
+            "CUDA_VISIBLE_DEVICES=GPU-0 transformers serve model --host 127.0.0.1 --port 8000 --log-level info",
+            id="arguments of the engine",
+        ),
+        pytest.param((), ["m.gguf", "--context", "512"], "llama-server -m m.gguf -c 512 --host 127.0.0.1 --port 8000", id="GGUF"),
+    ],
 )  # fmt: skip
 def test_the_server_gets_what_fits(servers, monkeypatch, free_gib, arguments, command):
     monkeypatch.setattr(estimate_command, "read_local_gpus", lambda: cards(*free_gib))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.doctor.model import NotApplicable, Skipped
+from devkit.doctor.model import Skipped
 from devkit.doctor.registry import BY_CODE
 from devkit.facts.engine import EngineKind, LocalImage, StoppedContainer
 from devkit.facts.gpu import NvmlEnd, NvmlFailure
@@ -389,14 +389,6 @@ def test_a_missing_request_explains_what_is_seen_inside():
     assert "CON001" in BY_CODE["CON006"].causes
 
 
-def test_a_group_without_a_name_is_no_fault():
-    assert find_codes(within(nameless_groups=(993,))) == []
-
-
 def test_files_on_a_windows_drive_are_the_only_fault():
     facts = workspace(windows_guest(), path="/mnt/c/project", file_system="9p")
     assert find_codes(facts) == ["STO003"]
-
-
-def test_not_applicable_carries_its_reason():
-    assert NotApplicable("because").reason == "because"

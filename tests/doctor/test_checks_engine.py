@@ -509,9 +509,5 @@ def test_a_remote_engine_is_judged_on_its_own_machine():
     assert find_codes(no_offer(engine__endpoint=FAR)) == []
 
 
-def test_docker_desktop_on_windows_is_healthy():
-    assert find_codes(windows_guest()) == []
-
-
 def test_no_engine_on_a_laptop_without_a_gpu_is_no_more_than_a_warning():
     assert build_full_report(silent(EngineEnd.NOT_INSTALLED, facts=without_gpu())).health.value == "warnings"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from devkit.doctor.model import Passed, Skipped
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
 from devkit.facts.engine import EngineEnd, EngineFailure, EngineKind
 from devkit.facts.gpu import NvmlEnd, NvmlFailure
@@ -10,7 +9,7 @@ from devkit.facts.machine import Platform, WslSettings
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import GIB, changed, healthy, inside, no_library, r, windows_guest
-from tests.doctor.running import build_full_report, find_codes
+from tests.doctor.running import build_full_report
 
 BLOCKED = NvmlFailure(NvmlEnd.ERROR, 17, "GPU access blocked by the operating system", "nvmlInit_v2")
 OTHER_ERROR = NvmlFailure(NvmlEnd.ERROR, 9, "", "nvmlInit_v2")
@@ -170,10 +169,3 @@ def test_no_fix_in_wsl_installs_a_linux_driver():
         assert shown
         commands = "\n".join(command for each in shown for command in each.finding.fix.commands)
         assert not any(word in commands for word in ("ubuntu-drivers", "nvidia-driver", "apt-get install"))
-
-
-def test_nothing_of_wsl_is_said_on_plain_linux():
-    wsl = [outcome for outcome in build_full_report(healthy()).outcomes if outcome.check.code.startswith("WSL")]
-    assert len(wsl) == 10
-    assert [outcome.check.code for outcome in wsl if not isinstance(outcome.verdict, Skipped | Passed)] == []
-    assert find_codes(healthy()) == []

@@ -2,15 +2,14 @@
 
 import pytest
 
-from devkit.doctor.known_errors import find_known_errors
-from devkit.doctor.model import Passed, Severity, Skipped
+from devkit.doctor.model import Passed, Skipped
 from devkit.doctor.report.report import Health
 from devkit.facts.engine import DaemonFile, Endpoint, EngineEnd, EngineFailure, EngineKind, Runtime
 from devkit.facts.machine import Container, Platform, Torch
 from devkit.facts.runs import Proxy
 from devkit.facts.values import Unknown
 from tests.cases import cases
-from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, windows_guest, without_gpu
+from tests.doctor.machines import changed, gpu, health, healthy, host, inside, r, spec, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 from tests.hosts import facts_of
 
@@ -134,82 +133,54 @@ def test_a_container_that_wants_no_gpu_is_left_alone():
     assert find_codes(facts) == []
 
 
-def test_a_cpu_container_on_a_laptop_is_healthy():
-    image = Container("docker", "all", "compute,utility", "cuda>=12.8", 8 << 30, "", False, False, "")
-    assert find_codes(changed(without_gpu(), {"container": image, "engine": Unknown("none here")})) == []
+# Things that look like a fault and are none, each by its name: the whole doctor must stay silent about them.
 
 
-def test_a_mac_is_healthy():
-    facts = changed(
-        without_gpu(),
-        {"system.platform": Platform.MACOS, "driver": Unknown("macOS has no NVIDIA driver"), "cdi": Unknown("macOS")},
-    )
-    assert find_codes(facts) == []
+GPUS = tuple(gpu(index) for index in range(2))
+TWO_NODES = ("/dev/nvidia1", *healthy().driver.device_nodes)
+IMAGE = Container("docker", "all", "compute,utility", "cuda>=12.8", 8 << 30, "", False, False, "")
+MACOS = {"system.platform": Platform.MACOS, "driver": Unknown("macOS has no NVIDIA driver"), "cdi": Unknown("macOS")}
+BUSY = {"utilization_percent": 100, "pcie_generation": 4, "sm_clock_mhz": 2400, "power_mw": 449_000}
+NO_COUNTS = ("ecc_enabled", "ecc_uncorrected", "remap_pending", "remap_failed", "retirement_pending", "power_limit_mw")
 
 
-def test_more_gpus_than_one_are_no_problem():
-    nodes = ("/dev/nvidia1", *healthy().driver.device_nodes)
-    changes = {"nvml.gpus": (gpu(0), gpu(1)), "driver.pci_gpus": healthy().driver.pci_gpus * 2}
-    changes |= {"driver.device_nodes": nodes}
-    facts = changed(healthy(), changes | {"cdi": (spec(devices=("0", "1", "all")),)})
-    assert find_codes(facts) == []
-
-
-# Nine things that look like a fault and are none, each by its name: the whole doctor must stay silent about them.
-
-
-NOT_SUPPORTED = Unknown("nvmlDeviceGetTotalEccErrors: Not Supported")
-
-
-def test_a_software_power_cap_alone_is_no_fault():
-    busy = {"utilization_percent": 100, "pcie_generation": 4, "sm_clock_mhz": 2400, "power_mw": 449_000}
-    assert find_codes(with_health(clock_reasons=("sw-power-cap",), **busy)) == []
-
-
-def test_a_link_of_the_first_generation_at_idle_is_no_fault():
-    idle = with_health(pcie_generation=1, pcie_max_generation=4, utilization_percent=0, clock_reasons=("gpu-idle",))
-    assert find_codes(idle) == []
-
-
-@pytest.mark.parametrize("state", [Unknown("not asked"), "inactive", "failed", "unknown"], ids=str)
-def test_no_fabric_manager_is_no_fault_without_an_nvswitch(state):
-    assert find_codes(changed(healthy(), {"driver.fabric_manager": state, "driver.nvswitch_present": False})) == []
-
-
-def test_no_memory_error_counts_on_a_geforce_are_no_fault():
-    geforce = with_health(
-        ecc_enabled=NOT_SUPPORTED,
-        ecc_uncorrected=NOT_SUPPORTED,
-        remap_pending=NOT_SUPPORTED,
-        remap_failed=NOT_SUPPORTED,
-        retirement_pending=NOT_SUPPORTED,
-        power_limit_mw=NOT_SUPPORTED,
-    )
-    assert find_codes(geforce) == []
+def with_fabric_manager(state):
+    return changed(healthy(), {"driver.fabric_manager": state, "driver.nvswitch_present": False})
 
 
 @cases(
-    "line",
+    "facts",
     {
-        "copies in WSL": "/sbin/ldconfig.real: /usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link",
-        "a group without a name": "groups: cannot find name for group ID 993",
+        "a CPU container on a laptop": changed(without_gpu(), {"container": IMAGE, "engine": Unknown("none here")}),
+        "a Mac": changed(without_gpu(), MACOS),
+        "more GPUs than one": host(
+            nvml__gpus=GPUS,
+            driver__pci_gpus=healthy().driver.pci_gpus * 2,
+            driver__device_nodes=TWO_NODES,
+            cdi=(spec(devices=("0", "1", "all")),),
+        ),
+        "a software power cap alone": with_health(clock_reasons=("sw-power-cap",), **BUSY),
+        "a link of the first generation at idle": with_health(
+            pcie_generation=1, pcie_max_generation=4, utilization_percent=0, clock_reasons=("gpu-idle",)
+        ),
+        "an NVSwitch's program that was not asked for": with_fabric_manager(Unknown("not asked")),
+        "an NVSwitch's program that is inactive without one": with_fabric_manager("inactive"),
+        "an NVSwitch's program that failed without one": with_fabric_manager("failed"),
+        "an NVSwitch's program of unknown state without one": with_fabric_manager("unknown"),
+        "no memory error counts on a GeForce": with_health(
+            **dict.fromkeys(NO_COUNTS, Unknown("nvmlDeviceGetTotalEccErrors: Not Supported"))
+        ),
+        "a machine that prints WSL's warning": facts_of("wsl2-not-a-symbolic-link"),
+        "a machine that prints the warning of a group": facts_of("in-container-nameless-group"),
+        "no nvcc in a runtime image": changed(inside(), {"python.cuda_toolkit": None}),
+        "a CUDA version other than torch's within a major": facts_of("cuda-differs-within-major"),
+        "a group without a name": changed(inside(), {"container.nameless_groups": (993,)}),
+        "several network cards on a host": host(limits__interfaces=("eno1", "docker0", "wlan0")),
+        "no project": host(project=None),
     },
 )
-def test_a_harmless_line_is_at_most_a_note(line):
-    assert {match.severity for match in find_known_errors(line)} <= {Severity.NOTE}
-
-
-@pytest.mark.parametrize("machine", ["wsl2-not-a-symbolic-link", "in-container-nameless-group"])
-def test_nor_is_the_machine_that_prints_it_at_fault(machine):
-    assert find_codes(facts_of(machine)) == []
-
-
-def test_no_nvcc_in_a_runtime_image_is_no_fault():
-    assert find_codes(changed(inside(), {"python.cuda_toolkit": None})) == []
-
-
-def test_a_cuda_version_other_than_torchs_within_a_major_is_no_fault():
-    assert find_codes(facts_of("cuda-differs-within-major")) == []
+def test_nothing_is_found(facts):
+    assert find_codes(facts) == []
 
 
 def test_a_specification_that_only_root_may_read_is_no_fault_of_an_engine_that_runs_as_root():

@@ -76,8 +76,13 @@ def by_gpus(**changes):
     return tried(trial(Way.GPUS, **changes))
 
 
+def alone(*trials, left_behind=()):
+    """The healthy machine, with these trials and no others."""
+    return changed(healthy(), {"trials": Trials(trials, left_behind)})
+
+
 def broken_by(err, **changes):
-    return changed(healthy(), {"trials": Trials((refused(Way.PLAIN, err, **changes),), ())})
+    return alone(refused(Way.PLAIN, err, **changes))
 
 
 FILE = "/etc/docker/daemon.json"
@@ -89,16 +94,14 @@ def own(**changes):
     return replace(trial(Way.PROJECT, **changes), arguments=("compose", "run", "train"))
 
 
-def failing(*arguments, err="it", machine=None, **changes):
+def failing(*arguments, err="it", machine=None, code=1, **changes):
     """A container of the project that does not start, or shows a fault."""
-    return tried(replace(own(code=1, err=err, **changes), arguments=arguments), machine=machine)
+    return tried(replace(own(code=code, err=err, **changes), arguments=arguments), machine=machine)
 
 
 def lacking(kind, words, setting="", engine="docker"):
     """A plain container that started and lacks something."""
-    return changed(
-        healthy(), {"trials": Trials((replace(PLAIN, engine=engine, lacks=(Lack(kind, words, setting),)),), ())}
-    )
+    return alone(replace(PLAIN, engine=engine, lacks=(Lack(kind, words, setting),)))
 
 
 TWO = {"nvml.gpus": (gpu(0), gpu(1))}
@@ -106,17 +109,12 @@ TWO = {"nvml.gpus": (gpu(0), gpu(1))}
 CASES = [
     ("ENG017", tried(machine=without_gpu()), "passed", "a container starts on a machine without a GPU"),
     ("ENG017", healthy(), "skipped", "nothing was tried"),
-    ("ENG017", changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC),), ())}), "error", "no runc"),
-    (
-        "ENG017",
-        changed(healthy(), {"trials": Trials((refused(Way.IMAGE, "no space left on device"),), ())}),
-        "error: cannot import an image",
-        "a full disk",
-    ),
+    ("ENG017", broken_by(NO_RUNC), "error", "no runc"),
+    ("ENG017", alone(refused(Way.IMAGE, "no space left")), "error: cannot import an image", "a full disk"),
     ("ENG017", tried(refused(Way.PLAIN, STRANGE, engine="podman")), "warning: podman", "Podman beside a sound Docker"),
     (
         "ENG017",
-        changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC), trial(Way.PLAIN, engine="podman")), ())}),
+        alone(refused(Way.PLAIN, NO_RUNC), trial(Way.PLAIN, engine="podman")),
         "error",
         "a broken Docker beside a sound Podman",
     ),
@@ -128,9 +126,7 @@ CASES = [
     ),
     (
         "ENG017",
-        changed(
-            healthy(), {"trials": Trials((trial(Way.PLAIN, code=124, is_timed_out=True),), ("docker devkit-trial:1",))}
-        ),
+        alone(trial(Way.PLAIN, code=124, is_timed_out=True), left_behind=("docker devkit-trial:1",)),
         "warning: docker image rm",
         "what a container that hangs left behind",
     ),
@@ -175,9 +171,7 @@ CASES = [
     ("ENG017", broken_by(STRANGE, settings=(DEFAULT,)), "error: default-runtime", "another default runtime"),
     (
         "PRJ041",
-        tried(
-            WORKS, replace(own(code=1, err="network ml not found"), arguments=("inspect", "--type", "network", "ml"))
-        ),
+        failing("inspect", "--type", "network", "ml", err="network ml not found"),
         "error: network ml not found | docker network create ml",
         "an external network that does not exist",
     ),
@@ -211,7 +205,7 @@ CASES = [
     ("PRJ041", tried(own(is_timed_out=True, code=124)), "skipped", "a busy machine"),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=1, err="target x not found"), arguments=("build", "--file", "app/Dockerfile"))),
+        failing("build", "--file", "app/Dockerfile", err="target x not found"),
         "warning: from app/Dockerfile: target x not found | docker build --check --file app/Dockerfile",
         "a Dockerfile that BuildKit refuses",
     ),
@@ -224,19 +218,19 @@ CASES = [
     ("PRJ041", failing("build", "--ignorefile", "/i", "!r"), "error: it | echo '!r' >> /i", "an ignored file"),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=126, err='exec: "/e": permission denied'), arguments=("compose", "up", "app"))),
+        failing("compose", "up", "app", err='exec: "/e": permission denied', code=126),
         "error: docker compose up app | docker compose build app",
         "a program without its execute bit in the image",
     ),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=1, err="its program is bash"), arguments=("run", "--interactive", "app"))),
+        failing("run", "--interactive", "app", err="its program is bash"),
         "error: exits right after it starts: its program is bash | overrideCommand",
         "a shell with nothing to read",
     ),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=1, err="the volume at /data"), arguments=("run", "--mount", "/data"))),
+        failing("run", "--mount", "/data", err="the volume at /data"),
         "warning: the volume at /data | sudo chown $(id -u):$(id -g) /data",
         "a new volume without a folder in the image",
     ),

@@ -53,10 +53,11 @@ def test_the_first_error_is_shown_where_a_known_line_only_reports_it():
         "| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |\n"
         "|   0  NVIDIA A100         Off  | 00000000:07:00.0 Off |                    0 |",
         "uv copies": "warning: Failed to hardlink files; falling back to full copy.\nInstalled 3 packages in 1.2s\n + torch==2.8.0",
-        "torch on a GB10": "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.\n Minimum and Maximum cuda capability supported by this"
-        " version of PyTorch is\n (8.0) - (12.0)\n{'loss': 1.2, 'epoch': 1.0}",
-        "torch 2.13 on a GB10": "Found GPU0 NVIDIA GB10 which is of compute capability (CC) 12.1.\nThe following list shows the CCs this version of"
-        " PyTorch was built for and the hardware CCs it supports:\n- 12.0 which supports hardware CC >=12.0,<13.0",
+        "torch on a GB10": "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.\n Minimum and Maximum cuda capability"
+        " supported by this version of PyTorch is\n (8.0) - (12.0)\n{'loss': 1.2, 'epoch': 1.0}",
+        "torch 2.13 on a GB10": "Found GPU0 NVIDIA GB10 which is of compute capability (CC) 12.1.\nThe following list shows"
+        " the CCs this version of PyTorch was built for and the hardware CCs it supports:\n"
+        "- 12.0 which supports hardware CC >=12.0,<13.0",
         "git log": f"commit {'3f' * 20}\nAuthor: A\n    A download that failed: No space left on device",
         "git log --oneline": "4625b912 Kills and full disks\n76bccf28 RuntimeError: CUDA out of memory is told\n3f3f3f3f Docs",
         "a changelog": '## 1.8.2\n- Fix a crash\n- Docs: "could not select device driver" on Fedora',

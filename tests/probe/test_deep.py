@@ -10,7 +10,6 @@ from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.probe.children.protocol import CHILDREN_FOLDER
 from devkit.probe.deep import read_cuda, read_deep, read_torch
 from devkit.probe.host import LocalHost
-from tests.cases import cases
 from tests.cuda_stub import build_stub, stub_environment
 from tests.hosts import written
 
@@ -37,12 +36,12 @@ def test_a_working_cuda_says_its_version_its_gpus_and_its_library(with_cuda, cud
     assert call == CudaCall(0, str(cuda_stub.resolve()), Release.parse("12.8"), 2, "CUDA_SUCCESS")
 
 
-@cases(
-    "settings, end, call",
-    {
-        "a hanging cuInit is killed": ({"init": "hang"}, StepEnd.TIMED_OUT, "cuInit"),
-        "a crash takes only the child": ({"init": "segv"}, StepEnd.CRASHED, "cuInit"),
-    },
+@pytest.mark.parametrize(
+    ("settings", "end", "call"),
+    [
+        pytest.param({"init": "hang"}, StepEnd.TIMED_OUT, "cuInit", id="a hanging cuInit is killed"),
+        pytest.param({"init": "segv"}, StepEnd.CRASHED, "cuInit", id="a crash takes only the child"),
+    ],
 )
 @pytest.mark.clock
 def test_a_cuinit_that_never_returns_is_named(with_cuda, settings, end, call):
@@ -86,15 +85,25 @@ def recorded(tmp_path, program, out, code=0, version="3.12.3"):
     )
 
 
-@cases(
-    "out, code, reading",
-    {
-        "nothing": ([], 0, Unknown("the CUDA child ended with status 0: no output")),
-        "garbage": (["garbage", '["a list"]', "{"], 1, Unknown("the CUDA child ended with status 1: {")),
-        "cut off in the middle of the answer": ([{"call": "cuInit", "at_s": 0.1}, '{"init": 1'], 124, CudaStop(StepEnd.TIMED_OUT, "cuInit", "cuInit did not return within 3 s", "")),
-        "killed after the answer": ([{"call": "cuInit"}, {"init": 0, "name": "CUDA_SUCCESS"}], -9, CudaCall(0, "", Unknown("cuDriverGetVersion did not say"), Unknown("cuDeviceGetCount was not reached"),
-                     "CUDA_SUCCESS")),
-    },
+@pytest.mark.parametrize(
+    ("out", "code", "reading"),
+    [
+        pytest.param([], 0, Unknown("the CUDA child ended with status 0: no output"), id="nothing"),
+        pytest.param(["garbage", '["a list"]', "{"], 1, Unknown("the CUDA child ended with status 1: {"), id="garbage"),
+        pytest.param(
+            [{"call": "cuInit", "at_s": 0.1}, '{"init": 1'],
+            124,
+            CudaStop(StepEnd.TIMED_OUT, "cuInit", "cuInit did not return within 3 s", ""),
+            id="cut off in the middle of the answer",
+        ),
+        pytest.param(
+            [{"call": "cuInit"}, {"init": 0, "name": "CUDA_SUCCESS"}],
+            -9,
+            CudaCall(0, "", Unknown("cuDriverGetVersion did not say"), Unknown("cuDeviceGetCount was not reached"),
+                     "CUDA_SUCCESS"),
+            id="killed after the answer",
+        ),
+    ],
 )  # fmt: skip
 def test_whatever_the_cuda_child_prints_is_a_reading(tmp_path, out, code, reading):
     assert read_cuda(recorded(tmp_path, "ask_cuda", out, code), deadline_s=3) == reading
@@ -120,12 +129,13 @@ def test_a_gpu_that_multiplies_is_read_with_its_capability(tmp_path):
     assert call.steps == (Step("import torch", StepEnd.WORKED, ""),)
 
 
-@cases(
-    "out, code, reading",
-    {
-        "no torch": ([{"absent": "torch"}], 0, None),
-        "garbage": (["Segmentation fault"], 1, Unknown("the torch child ended with status 1: Segmentation fault")),
-    },
+@pytest.mark.parametrize(
+    ("out", "code", "reading"),
+    [
+        pytest.param([{"absent": "torch"}], 0, None, id="no torch"),
+        pytest.param(["Segmentation fault"], 1, Unknown("the torch child ended with status 1: Segmentation fault"),
+                     id="garbage"),
+    ],
 )  # fmt: skip
 def test_without_torch_there_is_nothing_to_try(tmp_path, out, code, reading):
     assert read_torch(recorded(tmp_path, "ask_torch", out, code), deadline_s=10) == reading

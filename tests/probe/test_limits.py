@@ -3,7 +3,6 @@ import pytest
 from devkit.facts.machine import Mps
 from devkit.facts.values import Unknown
 from devkit.probe.machine.resources import read_limits
-from tests.cases import cases
 from tests.hosts import written
 
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units
@@ -45,20 +44,38 @@ V1 = "/sys/fs/cgroup/memory"
 NO_LIMIT = "9223372036854771712"
 
 
-@cases(
-    "files, limit, kills",
-    {
-        "version 2 in a container": ({"/proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "1024\n", f"{V2}/memory.events": "oom 3\noom_kill 2\n"}, 1024, 2),
-        "version 2 without a limit": ({"/proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "max\n", f"{V2}/memory.events": "oom_kill 0\n"}, None, 0),
-        "version 2 with the tighter limit further up": ({"/proc/self/cgroup": "0::/user.slice/s.scope\n", f"{V2}/user.slice/s.scope/memory.max": "4096\n",
-             f"{V2}/user.slice/memory.max": "2048\n", f"{V2}/user.slice/s.scope/memory.events": "oom_kill 1\n"}, 2048, 1),
-        "version 1 in a container, whose path is the host's": ({"/proc/self/cgroup": "4:memory:/docker/3f\n", f"{V1}/memory.limit_in_bytes": "4096\n",
-             f"{V1}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"}, 4096, 5),
-        "version 1 without a limit": ({"/proc/self/cgroup": "4:cpu,memory:/a\n", f"{V1}/a/memory.limit_in_bytes": NO_LIMIT,
-             f"{V1}/a/memory.oom_control": "oom_kill 0\n"}, None, 0),
-        "version 1 beside the unified tree": ({"/proc/self/cgroup": "4:memory:/\n0::/\n", f"{V1}/memory.limit_in_bytes": NO_LIMIT,
-             f"{V1}/memory.oom_control": "oom_kill 0\n", f"{V2}/unified/cgroup.procs": ""}, None, 0),
-    },
+@pytest.mark.parametrize(
+    ("files", "limit", "kills"),
+    [
+        pytest.param(
+            {"/proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "1024\n", f"{V2}/memory.events": "oom 3\noom_kill 2\n"},
+            1024, 2, id="version 2 in a container",
+        ),
+        pytest.param(
+            {"/proc/self/cgroup": "0::/\n", f"{V2}/memory.max": "max\n", f"{V2}/memory.events": "oom_kill 0\n"},
+            None, 0, id="version 2 without a limit",
+        ),
+        pytest.param(
+            {"/proc/self/cgroup": "0::/user.slice/s.scope\n", f"{V2}/user.slice/s.scope/memory.max": "4096\n",
+             f"{V2}/user.slice/memory.max": "2048\n", f"{V2}/user.slice/s.scope/memory.events": "oom_kill 1\n"},
+            2048, 1, id="version 2 with the tighter limit further up",
+        ),
+        pytest.param(
+            {"/proc/self/cgroup": "4:memory:/docker/3f\n", f"{V1}/memory.limit_in_bytes": "4096\n",
+             f"{V1}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"},
+            4096, 5, id="version 1 in a container, whose path is the host's",
+        ),
+        pytest.param(
+            {"/proc/self/cgroup": "4:cpu,memory:/a\n", f"{V1}/a/memory.limit_in_bytes": NO_LIMIT,
+             f"{V1}/a/memory.oom_control": "oom_kill 0\n"},
+            None, 0, id="version 1 without a limit",
+        ),
+        pytest.param(
+            {"/proc/self/cgroup": "4:memory:/\n0::/\n", f"{V1}/memory.limit_in_bytes": NO_LIMIT,
+             f"{V1}/memory.oom_control": "oom_kill 0\n", f"{V2}/unified/cgroup.procs": ""},
+            None, 0, id="version 1 beside the unified tree",
+        ),
+    ],
 )  # fmt: skip
 def test_the_control_group(tmp_path, files, limit, kills):
     found = limits(tmp_path, files)
@@ -76,14 +93,14 @@ def test_without_a_membership_nothing_is_known_of_the_group(tmp_path):
     assert isinstance(limits(tmp_path).group_memory_bytes, Unknown)
 
 
-@cases(
-    "files, count",
-    {
-        "version 2": ({"/proc/self/cgroup": "0::/", f"{V2}/cpu.max": "250000 100000\n"}, 2.5),
-        "version 2, no limit": ({"/proc/self/cgroup": "0::/", f"{V2}/cpu.max": "max 100000\n"}, None),
-        "no period": ({"/proc/self/cgroup": "0::/", f"{V2}/cpu.max": "1 0\n"}, None),
-        "cut off": ({"/proc/self/cgroup": "0::/", f"{V2}/cpu.max": "250000\n"}, None),
-    },
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        pytest.param({"/proc/self/cgroup": "0::/", f"{V2}/cpu.max": "250000 100000\n"}, 2.5, id="version 2"),
+        pytest.param({"/proc/self/cgroup": "0::/", f"{V2}/cpu.max": "max 100000\n"}, None, id="version 2, no limit"),
+        pytest.param({"/proc/self/cgroup": "0::/", f"{V2}/cpu.max": "1 0\n"}, None, id="no period"),
+        pytest.param({"/proc/self/cgroup": "0::/", f"{V2}/cpu.max": "250000\n"}, None, id="cut off"),
+    ],
 )
 def test_cpus(tmp_path, files, count):
     assert limits(tmp_path, files).cpu_count == count
@@ -95,13 +112,13 @@ def test_interfaces_and_the_way_out(tmp_path):
     assert (found.interfaces, found.default_interface) == (("eno1", "wlan0"), "eno1")
 
 
-@cases(
-    "text, interface",
-    {
-        "an empty table": ("", ""),
-        "no route": (ROUTES.splitlines()[0], ""),
-        "cut off": (ROUTES[:90], ""),
-    },
+@pytest.mark.parametrize(
+    ("text", "interface"),
+    [
+        pytest.param("", "", id="an empty table"),
+        pytest.param(ROUTES.splitlines()[0], "", id="no route"),
+        pytest.param(ROUTES[:90], "", id="cut off"),
+    ],
 )
 def test_no_way_out(tmp_path, text, interface):
     assert limits(tmp_path, {"/proc/net/route": text}).default_interface == interface
@@ -133,14 +150,14 @@ def test_the_iommu_domain_of_each_nvidia_gpu_is_read(tmp_path):
     assert found.iommu_domains == ("DMA-FQ", "identity")
 
 
-@cases(
-    "files, mode, allows",
-    {
-        "no SELinux": ({}, "", None),
-        "enforcing": ({"enforce": "1", "booleans/container_use_devices": "0 0"}, "enforcing", False),
-        "allowed": ({"enforce": "1", "booleans/container_use_devices": "1 1"}, "enforcing", True),
-        "permissive": ({"enforce": "0", "booleans/container_use_devices": ""}, "permissive", None),
-    },
+@pytest.mark.parametrize(
+    ("files", "mode", "allows"),
+    [
+        pytest.param({}, "", None, id="no SELinux"),
+        pytest.param({"enforce": "1", "booleans/container_use_devices": "0 0"}, "enforcing", False, id="enforcing"),
+        pytest.param({"enforce": "1", "booleans/container_use_devices": "1 1"}, "enforcing", True, id="allowed"),
+        pytest.param({"enforce": "0", "booleans/container_use_devices": ""}, "permissive", None, id="permissive"),
+    ],
 )
 def test_selinux(tmp_path, files, mode, allows):
     found = limits(tmp_path, {f"/sys/fs/selinux/{name}": text for name, text in files.items()})
@@ -159,13 +176,13 @@ NODES = """
 """
 
 
-@cases(
-    "allowed, nodes",
-    {
-        "every CPU": ("Cpus_allowed_list:\\t0-127\\n", (0, 1)),
-        "CPUs of one node": ("Cpus_allowed_list:\\t40,96-99\\n", (1,)),
-        "CPUs that are not known": ("Uid:\\t0\\n", Unknown("the kernel does not list NUMA nodes")),
-    },
+@pytest.mark.parametrize(
+    ("allowed", "nodes"),
+    [
+        pytest.param("Cpus_allowed_list:\\t0-127\\n", (0, 1), id="every CPU"),
+        pytest.param("Cpus_allowed_list:\\t40,96-99\\n", (1,), id="CPUs of one node"),
+        pytest.param("Uid:\\t0\\n", Unknown("the kernel does not list NUMA nodes"), id="CPUs that are not known"),
+    ],
 )
 def test_numa_nodes_of_the_cpus_that_may_be_used(tmp_path, allowed, nodes):
     host = written(tmp_path, f'[files]\n{NODES}\n"/proc/self/status" = "{allowed}"')
@@ -195,30 +212,21 @@ def test_what_nodes_of_a_cluster_differ_in(tmp_path):
     assert isinstance(nothing.cpu_model, Unknown)
 
 
-@cases(
-    "env, nodes, mount, expected",
-    {
-        "nothing": ("", "", "tmpfs", None),
-        "no socket": ("", '"/tmp/nvidia-mps/control" = { kind = "file" }', "tmpfs", None),
-        "a socket": (
-            "",
-            '"/tmp/nvidia-mps/control" = { kind = "socket" }',
-            "shm",
-            Mps("/tmp/nvidia-mps", True, (), True),
-        ),
-        "a folder of its own": (
+@pytest.mark.parametrize(
+    ("env", "nodes", "mount", "expected"),
+    [
+        ("", "", "tmpfs", None),
+        ("", '"/tmp/nvidia-mps/control" = { kind = "file" }', "tmpfs", None),
+        ("", '"/tmp/nvidia-mps/control" = { kind = "socket" }', "shm", Mps("/tmp/nvidia-mps", True, (), True)),
+        (
             'CUDA_MPS_PIPE_DIRECTORY = "/mps"',
             '"/mps/control" = { kind = "socket" }',
             "tmpfs",
             Mps("/mps", True, ("CUDA_MPS_PIPE_DIRECTORY=/mps",), False),
         ),
-        "settings without a daemon": (
-            'CUDA_MPS_X = "1"',
-            "",
-            "tmpfs",
-            Mps("/tmp/nvidia-mps", False, ("CUDA_MPS_X=1",), False),
-        ),
-    },
+        ('CUDA_MPS_X = "1"', "", "tmpfs", Mps("/tmp/nvidia-mps", False, ("CUDA_MPS_X=1",), False)),
+    ],
+    ids=["nothing", "no socket", "a socket", "a folder of its own", "settings without a daemon"],
 )
 def test_mps_is_its_socket_and_its_settings(tmp_path, env, nodes, mount, expected):
     mounts = {"/proc/mounts": f"{mount} /dev/shm tmpfs rw,nosuid 0 0\n"}
