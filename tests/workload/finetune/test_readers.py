@@ -108,12 +108,18 @@ def test_what_is_wrong_is_named_with_its_place(write, content, message, hint):
     {
         "in a list": ('[\n{"text": "a"},\n{"text" "b"}\n]', ":3:9: not JSON: expecting ':' delimiter"),
         "an empty list": ("[]", "it has no records"),
+        "deep objects": ('{"a":' * 100_000, "not JSON|nested too deeply"),
+        "deep lists": ("[" * 100_000, "nested too deeply"),
+        "no comma": ('[{"text": "a"} {"text": "b"}]', "1:16: not JSON: a comma is missing"),
+        "a comma too many": ('[{"text": "a"}, ]', "not JSON"),
+        "no end": ('[{"text": "a"}', "it ends too early"),
+        "more": ('[{"text": "a"}] x', "1:17: not JSON: extra data"),
+        "a large object": ('{"data": "' + "a" * (17 << 20) + '"}', "unknown record format"),
     },
 )
 def test_what_is_wrong_in_a_json_file_is_named_with_its_place(write, content, message):
-    with pytest.raises(DevkitError) as caught:
+    with pytest.raises(DevkitError, match=message):
         list(RecordReader([write("a.json", content)]))
-    assert message in caught.value.message
 
 
 def test_a_folder_is_read_in_the_order_of_its_names(write, tmp_path):
