@@ -7,6 +7,7 @@ from devkit.facts.engine import EngineEnd, EngineFailure, EngineKind
 from devkit.facts.gpu import NvmlEnd, NvmlFailure
 from devkit.facts.machine import Platform, WslSettings
 from devkit.facts.values import Unknown
+from tests.cases import cases
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import GIB, changed, healthy, inside, no_library, r, windows_guest
 from tests.doctor.running import build_full_report
@@ -112,23 +113,21 @@ def test_the_verdict_on_each_guest(code):
     assert list_wrong(code, CASES) == []
 
 
-@pytest.mark.parametrize(
-    ("facts", "root", "others"),
-    [
-        pytest.param(blocked(), "WSL004", {"DRV003"}, id="a GPU that Windows blocks"),
-        pytest.param(
+@cases(
+    "facts, root, others",
+    {
+        "a GPU that Windows blocks": (blocked(), "WSL004", {"DRV003"}),
+        "a GPU that is switched off": (
             guest(system__wsl_settings=NO_GPU_SUPPORT, wsl__has_dxg=False, wsl__libraries=(), nvml=no_library()),
             "WSL005",
             {"GPU001"},
-            id="a GPU that is switched off",
         ),
-        pytest.param(
+        "WSL 1, in which no engine runs": (
             changed(WSL1, {"engine": EngineFailure(EngineEnd.NOT_RUNNING, healthy().engine.endpoint, "missing")}),
             "WSL002",
             {"ENG001"},
-            id="WSL 1, in which no engine runs",
         ),
-        pytest.param(
+        "a Linux driver in the guest": (
             guest(
                 wsl__linux_driver_packages=("libnvidia-compute-580:amd64", "nvidia-utils-580"),
                 wsl__libnvidia_ml_path="/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
@@ -136,9 +135,8 @@ def test_the_verdict_on_each_guest(code):
             ),
             "WSL001",
             {"DRV003"},
-            id="a Linux driver in the guest",
         ),
-    ],
+    },
 )
 def test_what_windows_holds_back_is_the_root(facts, root, others):
     report = build_full_report(facts)

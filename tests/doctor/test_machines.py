@@ -233,15 +233,13 @@ def test_the_python_of_the_host_matters_where_the_container_could_not_be_read():
     assert roots(judged(host, Unknown("devkit is not installed in it"))) == [("PYT001", "")]
 
 
-@pytest.mark.parametrize(
-    ("code", "on_host", "in_container", "verdict"),
-    [
-        pytest.param("ENG001", "hung", SILENT, Skipped("hung", is_lost=True), id="the host's engine, not the inside's"),
-        pytest.param(
-            "PYT001", SILENT, "hung", Skipped("hung", is_lost=True), id="the container's Python, not the host's"
-        ),
-        pytest.param("PYT001", "hung", SILENT, Passed(), id="the host's Python does not matter"),
-    ],
+@cases(
+    "code, on_host, in_container, verdict",
+    {
+        "the host's engine, not the inside's": ("ENG001", "hung", SILENT, Skipped("hung", is_lost=True)),
+        "the container's Python, not the host's": ("PYT001", SILENT, "hung", Skipped("hung", is_lost=True)),
+        "the host's Python does not matter": ("PYT001", "hung", SILENT, Passed()),
+    },
 )
 def test_a_fact_that_one_side_lost_is_not_made_up_for_by_the_other(code, on_host, in_container, verdict):
     def body(facts):
@@ -280,18 +278,18 @@ def one_check(on_host, in_container, code="ENG001"):
     return Check(code, "All is well", body)
 
 
-@pytest.mark.parametrize(
-    ("code", "on_host", "in_container", "verdict", "places"),
-    [
-        pytest.param("ENG001", None, None, Skipped, [], id="skipped on both sides is skipped"),
-        pytest.param("ENG001", SILENT, None, Passed, [], id="passed on one side is passed"),
-        pytest.param("ENG001", None, SILENT, Passed, [], id="passed inside is passed"),
-        pytest.param("ENG001", ERROR, SILENT, Found, [""], id="found on the host"),
-        pytest.param("ENG001", SILENT, ERROR, Found, [DEV_CONTAINER], id="found inside"),
-        pytest.param("ENG001", ERROR, ERROR, Found, ["", DEV_CONTAINER], id="found on both sides"),
-        pytest.param("PYT001", ERROR, SILENT, Passed, [], id="the workload's domains are judged inside"),
-        pytest.param("PYT001", ERROR, None, Found, [""], id="unless the inside cannot tell"),
-    ],
+@cases(
+    "code, on_host, in_container, verdict, places",
+    {
+        "skipped on both sides is skipped": ("ENG001", None, None, Skipped, []),
+        "passed on one side is passed": ("ENG001", SILENT, None, Passed, []),
+        "passed inside is passed": ("ENG001", None, SILENT, Passed, []),
+        "found on the host": ("ENG001", ERROR, SILENT, Found, [""]),
+        "found inside": ("ENG001", SILENT, ERROR, Found, [DEV_CONTAINER]),
+        "found on both sides": ("ENG001", ERROR, ERROR, Found, ["", DEV_CONTAINER]),
+        "the workload's domains are judged inside": ("PYT001", ERROR, SILENT, Passed, []),
+        "unless the inside cannot tell": ("PYT001", ERROR, None, Found, [""]),
+    },
 )
 def test_two_verdicts_become_one(code, on_host, in_container, verdict, places):
     check = one_check(on_host, in_container, code)
@@ -301,25 +299,25 @@ def test_two_verdicts_become_one(code, on_host, in_container, verdict, places):
     assert [finding.seen_in for finding in found] == places
 
 
-@pytest.mark.parametrize(
-    ("on_host", "in_container", "follows"),
-    [
-        pytest.param(ERROR, ERROR, "ENG001", id="the host's finding explains the same one inside"),
-        pytest.param(ERROR, WARNING, "ENG001", id="and a lighter one"),
-        pytest.param(WARNING, ERROR, None, id="but a warning never hides an error"),
-    ],
+@cases(
+    "on_host, in_container, follows",
+    {
+        "the host's finding explains the same one inside": (ERROR, ERROR, "ENG001"),
+        "and a lighter one": (ERROR, WARNING, "ENG001"),
+        "but a warning never hides an error": (WARNING, ERROR, None),
+    },
 )
 def test_the_same_code_on_both_sides_has_one_root(on_host, in_container, follows):
     report = judged(healthy(), inside(), [one_check(on_host, in_container)])
     assert [shown.finding.follows_from for shown in report.findings] == [None, follows]
 
 
-@pytest.mark.parametrize(
-    ("cause_on_host", "follows"),
-    [
-        pytest.param(True, "ENG001", id="a cause on the host explains the host"),
-        pytest.param(False, None, id="a cause inside a container does not"),
-    ],
+@cases(
+    "cause_on_host, follows",
+    {
+        "a cause on the host explains the host": (True, "ENG001"),
+        "a cause inside a container does not": (False, None),
+    },
 )
 def test_the_inside_never_explains_the_outside(cause_on_host, follows):
     cause = one_check(ERROR if cause_on_host else None, None if cause_on_host else ERROR)
