@@ -192,7 +192,6 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
             ("llama-3.1-8b", "--gpu", "H900"), "the GPU 'H900' is not in the tables", id="a GPU that does not exist"
         ),
         pytest.param(("llama-3.1-8b", "--gpu", "T4 MIG 1g.5gb"), "has no MIG slice", id="a slice of what has none"),
-        pytest.param(("llama-3.1-8b", "--max-length", "0"), "--max-length is 0", id="no tokens"),
         pytest.param(("llama-3.1-8b", "--rank", "-4"), "--rank is -4", id="a negative rank"),
         pytest.param(("llama-3.1-8b", "--world", f"1{'0' * 400}"), "--world is 1000", id="a world without end"),
         pytest.param(("llama-3.1-8b", "--method", "full", "--rank", "8"), "--rank has no effect", id="a rank in full"),
@@ -206,7 +205,6 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
             "--set cache_precision has no effect",
             id="a cache's dtype",
         ),
-        pytest.param(("llama-3.1-8b", "--sharding", "zero3"), "needs more than one process", id="sharing among one"),
         pytest.param(("llama-3.1-8b", "--inference", "--rank", "8"), "--rank has no effect", id="a rank for inference"),
         pytest.param(("llama-3.1-8b", "--cache", "static"), "--cache has no effect", id="a cache for training"),
         pytest.param(("llama-3.1-8b", "--shape", "hidden_size=64"), "different models", id="a model and another one"),

@@ -133,9 +133,7 @@ def test_a_package_has_a_name_as_its_newest_wheel_shows(library, name, has):
     assert len([each for each in served.requests if ".whl" in each]) == asked, "what a wheel has is asked once"
 
 
-@pytest.mark.parametrize(
-    ("python", "pythons"), [("3.9", {"3.6", "3.7"}), ("3.7", set())], ids=["the later ones are older", "one fits"]
-)
+@cases("python, pythons", {"the later ones are older": ("3.9", {"3.6", "3.7"}), "one fits": ("3.7", set())})
 def test_a_release_without_wheels_has_those_of_the_first_later_one_if_all_are_for_older_pythons(
     tmp_path, monkeypatch, python, pythons
 ):
@@ -370,19 +368,18 @@ def test_the_index_is_asked_about_an_installed_library_alone(library, monkeypatc
     assert served.requests == []
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "says"),
-    [
-        pytest.param("uv/uv.toml", "offline = true\n", "offline of uv.toml is set", id="uv offline"),
-        pytest.param("uv/uv.toml", "no-index = true\n", "no-index of uv.toml is set", id="uv without an index"),
-        pytest.param("pip/pip.conf", "[global]\nno-index = yes\n", "no-index of pip.conf is set", id="pip"),
-        pytest.param(
+@cases(
+    "file, text, says",
+    {
+        "uv offline": ("uv/uv.toml", "offline = true\n", "offline of uv.toml is set"),
+        "uv without an index": ("uv/uv.toml", "no-index = true\n", "no-index of uv.toml is set"),
+        "pip": ("pip/pip.conf", "[global]\nno-index = yes\n", "no-index of pip.conf is set"),
+        "an index in a folder": (
             "pip/pip.conf",
             "[global]\nindex-url = file:///mirror/simple\n",
             "the index is a folder of this machine",
-            id="an index in a folder",
         ),
-    ],
+    },
 )
 def test_a_closed_network_that_files_describe_is_left_alone(tmp_path, monkeypatch, file, text, says):
     monkeypatch.setattr(release_names, "send_request", lambda *_, **__: pytest.fail("a request was sent"))

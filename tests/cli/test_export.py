@@ -235,7 +235,6 @@ def test_a_job_that_cannot_fit_is_refused_with_one_and_written_when_forced(proje
         pytest.param((), "the job has no command or settings to run", id="no settings"),
         pytest.param(("--settings", "other.toml"), "other.toml does not exist in", id="settings that are not there"),
         pytest.param((*JOB[:4], "--image", "a b"), "is not an image name", id="no image's name"),
-        pytest.param((*JOB, "--name", "My Job"), "is not a DNS label", id="no label"),
         pytest.param((*JOB, "--gpus", "17"), "cannot share a batch of 16 rows", id="more GPUs than rows"),
         pytest.param((*JOB, "--set", "checkpoints_size=1M"), "checkpoints_size 1M is less than", id="too little room"),
         pytest.param((*JOB, "--set", "checkpoint=1"), "checkpoint is not a setting", id="no setting"),

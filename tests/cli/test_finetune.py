@@ -40,7 +40,6 @@ def test_help_names_every_setting():
         pytest.param("dropout", "expected KEY=VALUE", id="no value"),
         pytest.param("drop=1", "drop is not a setting", id="an unknown setting"),
         pytest.param("dropout=high", "invalid --set dropout=high", id="a word for a number"),
-        pytest.param("dropout=2", "dropout is 2", id="a number out of range"),
     ],
 )
 def test_a_wrong_setting_is_refused(assignment, says):
@@ -68,7 +67,6 @@ def test_flags_override_the_file_and_unset_settings_keep_their_defaults(tmp_path
         pytest.param([], "--model and --data are missing", id="nothing"),
         pytest.param(["--model", "m"], "--data is missing", id="no data"),
         pytest.param(["--model", "m", "--data", "d", "--method", "lorra"], "lorra", id="a method that does not exist"),
-        pytest.param(["--model", "m", "--data", "d", "--rank", "0"], "--rank is 0", id="a rank of nothing"),
         pytest.param(["--modle", "m"], "--model", id="a misspelled flag"),
         pytest.param(["--settings", "/nowhere.toml"], "cannot read /nowhere.toml", id="a file that is not there"),
     ],

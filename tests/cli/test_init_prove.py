@@ -15,6 +15,7 @@ import pytest
 from devkit.cli.init import repair_by_proof
 from devkit.render.project import open_project
 from devkit.verify.plan_proof import PlanProof
+from tests.cases import cases
 from tests.cli.test_init import tree
 from tests.package_server import serve_packages
 from tests.render.plans import GPU_PLAN
@@ -124,42 +125,43 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("program", "said", "packages"),
-    [
-        ("import einops", "proved: imports and first command run (python run.py --help)", ["einops"]),
-        (
+@cases(
+    "program, said, packages",
+    {
+        "a known package is planned": (
+            "import einops",
+            "proved: imports and first command run (python run.py --help)",
+            ["einops"],
+        ),
+        "a known package that is imported later is added": (
             "__import__('einops')",
             "proved: imports and first command run (python run.py --help); added: einops",
             ["einops"],
         ),
-        (
+        "a known package before a GPU is needed": (
             "__import__('einops')\nraise AssertionError('Torch not compiled with CUDA enabled')",
             "not proved: it runs without a failure up to run.py:7, which needs a GPU; added: einops",
             ["einops"],
         ),
-        ("import nowhere_found", "run.py:6 needs nowhere_found, which is not installed", []),
-        ("import broken", "broken (run.py:6): ImportError: cannot import name 'gone' from 'engine'", []),
-        ("import helpers", "helpers.py:1 needs nowhere_found, which is not installed", []),
-        ("open('config.yaml')", "(run.py:6): FileNotFoundError:", []),
-        (
+        "an unknown module": ("import nowhere_found", "run.py:6 needs nowhere_found, which is not installed", []),
+        "a package that does not import": (
+            "import broken",
+            "broken (run.py:6): ImportError: cannot import name 'gone' from 'engine'",
+            [],
+        ),
+        "reached": ("import helpers", "helpers.py:1 needs nowhere_found, which is not installed", []),
+        "run": ("open('config.yaml')", "(run.py:6): FileNotFoundError:", []),
+        "a GPU is needed": (
             "raise AssertionError('Torch not compiled with CUDA enabled')",
             "not proved: it runs without a failure up to run.py:6, which needs a GPU",
             [],
         ),
-        ("try:\n    import nowhere_found\nexcept ImportError:\n    pass", "proved: imports and first command run", []),
-    ],
-    ids=[
-        "a known package is planned",
-        "a known package that is imported later is added",
-        "a known package before a GPU is needed",
-        "an unknown module",
-        "a package that does not import",
-        "reached",
-        "run",
-        "a GPU is needed",
-        "guarded",
-    ],
+        "guarded": (
+            "try:\n    import nowhere_found\nexcept ImportError:\n    pass",
+            "proved: imports and first command run",
+            [],
+        ),
+    },
 )
 def test_what_fails_is_repaired_or_named_with_its_line(project, program, said, packages):
     (project / "helpers.py").write_text("import nowhere_found\n")
@@ -179,22 +181,15 @@ REFUSES = "raise RuntimeError('the caller is too old')\n"
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("old", "new", "own", "wanted", "kept"),
-    [
-        ("gone = 1\n", "other = 1\n", GONE, "", ["lib<2.0"]),
-        ("x = 1\n", REFUSES, "import lib\n", "", ["lib<=1.0"]),
-        ("other = 1\n", "other = 1\n", GONE, "", []),
-        (REFUSES, REFUSES, "import lib\n", "", []),
-        ("gone = 1\n", "other = 1\n", GONE, "lib==2.0\n", []),
-    ],
-    ids=[
-        "a name that was removed",
-        "a release of another time",
-        "a name that no release has",
-        "another time does not help",
-        "the project asks for the release",
-    ],
+@cases(
+    "old, new, own, wanted, kept",
+    {
+        "a name that was removed": ("gone = 1\n", "other = 1\n", GONE, "", ["lib<2.0"]),
+        "a release of another time": ("x = 1\n", REFUSES, "import lib\n", "", ["lib<=1.0"]),
+        "a name that no release has": ("other = 1\n", "other = 1\n", GONE, "", []),
+        "another time does not help": (REFUSES, REFUSES, "import lib\n", "", []),
+        "the project asks for the release": ("gone = 1\n", "other = 1\n", GONE, "lib==2.0\n", []),
+    },
 )
 def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(project, old, new, own, wanted, kept):
     wheels, days = project.parent / "wheels", {}
@@ -221,22 +216,21 @@ def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(proje
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("guide", "module", "said"),
-    [
-        (
+@cases(
+    "guide, module, said",
+    {
+        "in a folder": (
             "cd train\npython run.py",
             "train/run.py",
             "proved: imports and first command run (python train/run.py --help)",
         ),
-        (
+        "a program without arguments": (
             "python go.py",
             "go.py",
             "not proved: the guide's first program prints no help, so devkit did not run it; its",
         ),
-        ("pip install own", "own/__init__.py", "not proved: the guide does not mention a program"),
-    ],
-    ids=["in a folder", "a program without arguments", "a library"],
+        "a library": ("pip install own", "own/__init__.py", "not proved: the guide does not mention a program"),
+    },
 )
 def test_the_first_line_says_proved_only_of_a_program_that_ran(project, guide, module, said):
     (project / "README.md").write_text(f"```\n{guide}\n```\n")

@@ -89,25 +89,24 @@ def test_the_plan_is_what_uv_resolves_for_the_driver(project, index):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("wanted", "guide", "packages", "said"),
-    [
-        (
+@cases(
+    "wanted, guide, packages, said",
+    {
+        "imported": (
             "torch",
             "pip install transformers==4.44.2",
             ["transformers==4.44.2"],
             "transformers==4.44.2 (README.md:1 installs it)",
         ),
         # The list has been changed since, and that transformers wants an older huggingface-hub.
-        (
+        "contradicts the list": (
             "huggingface-hub>=1",
             "pip install transformers==4.44.2",
             [],
             "imported but not listed in any file: transformers==4.44.2",
         ),
-        ("torch", "pip install engine", [], "installed only by the guide: engine (README.md:1)"),
-    ],
-    ids=["imported", "contradicts the list", "not imported"],
+        "not imported": ("torch", "pip install engine", [], "installed only by the guide: engine (README.md:1)"),
+    },
 )
 def test_what_a_guide_installs_and_programs_import_is_installed_with_the_list(
     project, index, wanted, guide, packages, said
@@ -592,15 +591,14 @@ def test_what_only_the_index_knows_is_offered_and_not_installed(tmp_path, known_
     assert not capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("program", "added"),
-    [
-        ("import ipdb\nipdb.set_trace()\nfrom IPython import embed\n", ["ipdb", "ipython"]),
-        ("import ipdb as debugger\ndebugger.draw()\n", []),
-        ("from ipdb.draw import line\n", []),
-        ("from Unidecode import *\n", []),
-    ],
-    ids=["all is there", "an attribute is not", "a module is not", "the package is not among the most downloaded"],
+@cases(
+    "program, added",
+    {
+        "all is there": ("import ipdb\nipdb.set_trace()\nfrom IPython import embed\n", ["ipdb", "ipython"]),
+        "an attribute is not": ("import ipdb as debugger\ndebugger.draw()\n", []),
+        "a module is not": ("from ipdb.draw import line\n", []),
+        "the package is not among the most downloaded": ("from Unidecode import *\n", []),
+    },
 )
 def test_a_popular_package_is_added_where_it_has_what_the_program_uses(tmp_path, known_names, program, added):
     (tmp_path / "run.py").write_text(program)

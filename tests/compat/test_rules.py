@@ -18,73 +18,53 @@ from devkit.compat.rules import (
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
 from devkit.compat.version_tables import format_stale_warning
 from devkit.facts.values import ComputeCapability, Release
+from tests.cases import cases
 
 # The compatibility rules, each at its boundary and on both sides of it.
 
 
 FULL, MINOR, FORWARD, NO = CudaSupport
+WSL = {"platform": "wsl2"}
 
 
-@pytest.mark.parametrize(
-    ("driver", "cuda", "support"),
-    [
-        pytest.param("570.124.06", "12.8", FULL, id="the driver's own CUDA"),
-        pytest.param("580.95.05", "11.8", FULL, id="an older major on a newer driver"),
-        pytest.param("570.124.06", "12.9", MINOR, id="one minor newer than the driver"),
-        pytest.param("525.60.13", "12.8", MINOR, id="exactly the floor of CUDA 12"),
-        pytest.param("525.60.12", "12.8", NO, id="one below the floor of CUDA 12"),
-        pytest.param("580.65.06", "13.0", FULL, id="exactly the floor of CUDA 13"),
-        pytest.param("580.65.05", "13.0", NO, id="one below the floor of CUDA 13"),
-        pytest.param("580.65.06", "13.2", MINOR, id="CUDA 13.2 on the floor of CUDA 13"),
-        pytest.param("575.57.08", "13.0", NO, id="the last branch before CUDA 13"),
-        pytest.param("450.80.02", "11.8", MINOR, id="exactly the floor of CUDA 11"),
-        pytest.param("450.80.01", "11.8", NO, id="one below the floor of CUDA 11"),
-        pytest.param("450.36.06", "11.0", FULL, id="CUDA 11.0 came with a driver below the floor of its family"),
-        pytest.param("450.36.05", "11.0", NO, id="older than the driver CUDA 11.0 came with"),
-        pytest.param("580", "13.0", FULL, id="a bare branch means its newest driver"),
-        pytest.param("570", "13.0", NO, id="a bare branch of the major before"),
-        pytest.param("700.10", "13.5", FULL, id="a branch newer than the tables"),
-        pytest.param("390.157", "11.8", NO, id="a branch older than the tables"),
-    ],
+@cases(
+    "driver, cuda, more, support",
+    {
+        "the driver's own CUDA": ("570.124.06", "12.8", {}, FULL),
+        "an older major on a newer driver": ("580.95.05", "11.8", {}, FULL),
+        "one minor newer than the driver": ("570.124.06", "12.9", {}, MINOR),
+        "exactly the floor of CUDA 12": ("525.60.13", "12.8", {}, MINOR),
+        "one below the floor of CUDA 12": ("525.60.12", "12.8", {}, NO),
+        "exactly the floor of CUDA 13": ("580.65.06", "13.0", {}, FULL),
+        "one below the floor of CUDA 13": ("580.65.05", "13.0", {}, NO),
+        "CUDA 13.2 on the floor of CUDA 13": ("580.65.06", "13.2", {}, MINOR),
+        "the last branch before CUDA 13": ("575.57.08", "13.0", {}, NO),
+        "exactly the floor of CUDA 11": ("450.80.02", "11.8", {}, MINOR),
+        "one below the floor of CUDA 11": ("450.80.01", "11.8", {}, NO),
+        "CUDA 11.0 came with a driver below the floor of its family": ("450.36.06", "11.0", {}, FULL),
+        "older than the driver CUDA 11.0 came with": ("450.36.05", "11.0", {}, NO),
+        "a bare branch means its newest driver": ("580", "13.0", {}, FULL),
+        "a bare branch of the major before": ("570", "13.0", {}, NO),
+        "a branch newer than the tables": ("700.10", "13.5", {}, FULL),
+        "a branch older than the tables": ("390.157", "11.8", {}, NO),
+        "the Windows driver of CUDA 12.4": ("551.78", "12.4", WSL, FULL),
+        "its number would mean the same on Linux": ("551.78", "12.8", WSL, MINOR),
+        "exactly the Windows floor of CUDA 12": ("528.33", "12.8", WSL, MINOR),
+        "one below the Windows floor of CUDA 12": ("528.32", "12.8", WSL, NO),
+        "the Windows driver of CUDA 12.0": ("527.41", "12.0", WSL, FULL),
+        "a Windows number between Linux branches": ("581.29", "13.0", WSL, FULL),
+        "the last Windows branch before CUDA 13": ("577.00", "13.0", WSL, NO),
+        "a Windows branch known by its toolkit alone": ("472.50", "11.4", WSL, FULL),
+        "a listed branch on data-center GPUs": ("535.183.01", "13.0", {"has_forward_gpus": True}, FORWARD),
+        "a listed branch on GeForce": ("535.183.01", "13.0", {"has_forward_gpus": False}, NO),
+        "a branch that cuda-compat 13.0 does not list": ("560.35.03", "13.0", {"has_forward_gpus": True}, NO),
+        "minor version compatibility needs no cuda-compat": ("550.54.15", "12.8", {"has_forward_gpus": True}, MINOR),
+        "what the tables say of a driver": ("565.57", "12.8", {}, MINOR),
+        "what the driver says outranks the tables": ("565.57", "12.8", {"driver_says": Release.parse("12.8")}, FULL),
+    },
 )
-def test_runs_cuda_on_linux(driver, cuda, support):
-    assert check_cuda_support(Release.parse(driver), Release.parse(cuda)) is support
-
-
-@pytest.mark.parametrize(
-    ("driver", "cuda", "support"),
-    [
-        pytest.param("551.78", "12.4", FULL, id="the Windows driver of CUDA 12.4"),
-        pytest.param("551.78", "12.8", MINOR, id="its number would mean the same on Linux"),
-        pytest.param("528.33", "12.8", MINOR, id="exactly the Windows floor of CUDA 12"),
-        pytest.param("528.32", "12.8", NO, id="one below the Windows floor of CUDA 12"),
-        pytest.param("527.41", "12.0", FULL, id="the Windows driver of CUDA 12.0"),
-        pytest.param("581.29", "13.0", FULL, id="a Windows number between Linux branches"),
-        pytest.param("577.00", "13.0", NO, id="the last Windows branch before CUDA 13"),
-        pytest.param("472.50", "11.4", FULL, id="a Windows branch known by its toolkit alone"),
-    ],
-)
-def test_runs_cuda_on_wsl(driver, cuda, support):
-    assert check_cuda_support(Release.parse(driver), Release.parse(cuda), platform="wsl2") is support
-
-
-def test_what_the_driver_says_outranks_the_tables():
-    driver, cuda = Release.parse("565.57"), Release.parse("12.8")
-    assert check_cuda_support(driver, cuda) is MINOR
-    assert check_cuda_support(driver, cuda, driver_says=Release.parse("12.8")) is FULL
-
-
-@pytest.mark.parametrize(
-    ("driver", "cuda", "has_gpus", "support"),
-    [
-        pytest.param("535.183.01", "13.0", True, FORWARD, id="a listed branch on data-center GPUs"),
-        pytest.param("535.183.01", "13.0", False, NO, id="a listed branch on GeForce"),
-        pytest.param("560.35.03", "13.0", True, NO, id="a branch that cuda-compat 13.0 does not list"),
-        pytest.param("550.54.15", "12.8", True, MINOR, id="minor version compatibility needs no cuda-compat"),
-    ],
-)
-def test_forward_compatibility_only_where_it_is_offered(driver, cuda, has_gpus, support):
-    assert check_cuda_support(Release.parse(driver), Release.parse(cuda), has_forward_gpus=has_gpus) is support
+def test_runs_cuda(driver, cuda, more, support):
+    assert check_cuda_support(Release.parse(driver), Release.parse(cuda), **more) is support
 
 
 def test_forward_compatibility_never_serves_wsl():

@@ -10,6 +10,7 @@ from devkit.devcontainer.engine import EngineClient, enter, require_cli
 from devkit.errors import DevkitError
 from devkit.probe.host import LocalHost
 from devkit.verify.dev_container import list_commands
+from tests.cases import cases
 
 GENERATED = {"dockerComposeFile": "docker-compose.yml", "service": "dev", "updateRemoteUserUID": False}
 
@@ -29,28 +30,26 @@ def test_it_is_found_from_a_folder_below(tmp_path):
     assert found.labels == {"devcontainer.local_folder": str(tmp_path), "devcontainer.config_file": str(file)}
 
 
-@pytest.mark.parametrize(
-    ("changes", "mark", "is_generated"),
-    [
-        pytest.param({}, "# Written by devkit 0.2.0\n", True, id="as devkit wrote it"),
-        pytest.param(
+@cases(
+    "changes, mark, is_generated",
+    {
+        "as devkit wrote it": ({}, "# Written by devkit 0.2.0\n", True),
+        "with settings of an editor": (
             {"customizations": {"vscode": {"x": "${containerWorkspaceFolder}"}}},
             "# Written by devkit 0.2.0\n",
             True,
-            id="with settings of an editor",
         ),
-        pytest.param({}, "", False, id="a Compose file of others"),
-        pytest.param({"features": {"x": {}}}, "# Written by devkit 0.2.0\n", False, id="with a Feature"),
-        pytest.param({"mounts": ["x"]}, "# Written by devkit 0.2.0\n", False, id="with a mount of its own"),
-        pytest.param({"updateRemoteUserUID": True}, "# Written by devkit 0.2.0\n", False, id="with another user's id"),
-        pytest.param(
+        "a Compose file of others": ({}, "", False),
+        "with a Feature": ({"features": {"x": {}}}, "# Written by devkit 0.2.0\n", False),
+        "with a mount of its own": ({"mounts": ["x"]}, "# Written by devkit 0.2.0\n", False),
+        "with another user's id": ({"updateRemoteUserUID": True}, "# Written by devkit 0.2.0\n", False),
+        "with variables of the container": (
             {"remoteEnv": {"PATH": "${containerEnv:PATH}:/x"}},
             "# Written by devkit 0.2.0\n",
             False,
-            id="with variables of the container",
         ),
-        pytest.param({"dockerComposeFile": None, "image": "x"}, "# Written by devkit\n", False, id="an image"),
-    ],
+        "an image": ({"dockerComposeFile": None, "image": "x"}, "# Written by devkit\n", False),
+    },
 )
 def test_compose_starts_what_devkit_wrote_and_the_dev_container_cli_the_rest(
     tmp_path, monkeypatch, changes, mark, is_generated
@@ -92,22 +91,20 @@ def state_of(tmp_path, text='[{"Id": "0123", "State": {"Running": true}}]'):
     return EngineClient(LocalHost(), str(program), find_dev_container(tmp_path, env={})).find()
 
 
-@pytest.mark.parametrize(
-    "answer", ["\x1b[2J", "[5]", "[{}]", "[" * 100_000], ids=["escapes", "number", "empty", "deep"]
-)
+@cases("answer", {"escapes": "\x1b[2J", "number": "[5]", "empty": "[{}]", "deep": "[" * 100_000})
 def test_an_engine_that_answers_nonsense_is_no_bug(tmp_path, answer):
     write(tmp_path, {"image": "debian"})
     with pytest.raises(DevkitError, match="printed no container description"):
         state_of(tmp_path, answer)
 
 
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        pytest.param(None, "has no dev container", id="there is none"),
-        pytest.param("{", "cannot be read", id="no JSON"),
-        pytest.param("[]", "is not a JSON object", id="a list"),
-    ],
+@cases(
+    "document, message",
+    {
+        "there is none": (None, "has no dev container"),
+        "no JSON": ("{", "cannot be read"),
+        "a list": ("[]", "is not a JSON object"),
+    },
 )
 def test_what_cannot_be_read_is_one_line_and_a_hint(tmp_path, document, message):
     if document is not None:
@@ -127,14 +124,14 @@ def test_of_several_one_must_be_named(tmp_path):
     assert chosen.properties["image"] == "gpu"
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        pytest.param("a && b", [["sh", "-c", "a && b"]], id="a text is for the shell"),
-        pytest.param(["a", "b c"], [["a", "b c"]], id="a list is not"),
-        pytest.param({"x": "a", "y": ["b"]}, [["sh", "-c", "a"], ["b"]], id="an object holds both"),
-        pytest.param(None, [], id="nothing"),
-    ],
+@cases(
+    "command, expected",
+    {
+        "a text is for the shell": ("a && b", [["sh", "-c", "a && b"]]),
+        "a list is not": (["a", "b c"], [["a", "b c"]]),
+        "an object holds both": ({"x": "a", "y": ["b"]}, [["sh", "-c", "a"], ["b"]]),
+        "nothing": (None, []),
+    },
 )
 def test_lifecycle_commands_have_three_forms(command, expected):
     assert list_commands(command) == expected
@@ -179,23 +176,20 @@ def test_each_instruction_that_works_is_reported_and_the_failed_one_has_its_outp
     assert log.built == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "seen", "built"),
-    [
-        pytest.param(
+@cases(
+    "text, seen, built",
+    {
+        "BuildKit": (
             "#7 [2/3] RUN --mount=type=cache,target=/x a\n#7 DONE 1.5s",
             ["build 2/3 RUN a  1.5 s"],
             ("2/3 RUN a",),
-            id="BuildKit",
         ),
-        pytest.param(
-            "#5 [1/2] FROM a\n#5 DONE 0.1s\n#5 ERROR: gone", ["build 1/2 FROM a failed"], (), id="a base image in parts"
-        ),
-        pytest.param("#7 [2/3] RUN a\n#7 CACHED", [], (), id="the cache"),
-        pytest.param("Step 2/2 : RUN a\n ---> Using cache", ["build 2/2 RUN a …"], (), id="the legacy builder"),
-        pytest.param("[1/1] STEP 2/2: RUN a\nError", ["build 2/2 RUN a …"], (), id="Podman"),
-        pytest.param("#5 [2/3] RUN sleep 100", [], (), id="a build that was cut off"),
-    ],
+        "a base image in parts": ("#5 [1/2] FROM a\n#5 DONE 0.1s\n#5 ERROR: gone", ["build 1/2 FROM a failed"], ()),
+        "the cache": ("#7 [2/3] RUN a\n#7 CACHED", [], ()),
+        "the legacy builder": ("Step 2/2 : RUN a\n ---> Using cache", ["build 2/2 RUN a …"], ()),
+        "Podman": ("[1/1] STEP 2/2: RUN a\nError", ["build 2/2 RUN a …"], ()),
+        "a build that was cut off": ("#5 [2/3] RUN sleep 100", [], ()),
+    },
 )
 def test_steps_are_shown_as_the_builder_says(text, seen, built):
     log, said = read(text)

@@ -6,6 +6,7 @@ from devkit.devcontainer.configuration import DevContainer
 from devkit.devcontainer.engine import Failure
 from devkit.devcontainer.verdict import judge_failure
 from devkit.probe.host import LocalHost
+from tests.cases import cases
 
 DOCKERFILE = """ARG HUB=/opt/hub
 FROM base AS app
@@ -47,38 +48,34 @@ def container(tmp_path, monkeypatch):
     return DevContainer(tmp_path, file, {})
 
 
-@pytest.mark.parametrize(
-    ("title", "text", "headline", "step"),
-    [
-        pytest.param(
+@cases(
+    "title, text, headline, step",
+    {
+        "a variable of the shell": (
             "devcontainer up failed",
             'docker: Error response from daemon: invalid mount config for type "bind": field Source must not be empty',
             "DATASETS is not set (mounts in .devcontainer/devcontainer.json:3)",
             "Fix in .devcontainer/devcontainer.json:3: export DATASETS, or write a default, as in ${localEnv:DATASETS:VALUE}.",
-            id="a variable of the shell",
         ),
-        pytest.param(
+        "an argument below the first FROM": (
             "devcontainer up failed",
             "Error response from daemon: invalid reference format\nCommand failed: docker pull runtime-",
             f"KIND has no value here, because line 9 sets it out of reach (FROM in {PLACE}:10)",
             f"Fix in {PLACE}:10: move line 9 above the first FROM.",
-            id="an argument below the first FROM",
         ),
-        pytest.param(
+        "an argument above FROM": (
             "the build failed at 4/4 RUN mkdir -p ${HUB}",
             "mkdir: missing operand\n   9 | >>> RUN mkdir -p ${HUB}\nERROR: did not complete successfully: exit code: 1",
             f"HUB has no value here, because line 1 sets it out of reach (RUN in {PLACE}:6)",
             f"Fix in {PLACE}:6: write `ARG HUB` between FROM and line 6.",
-            id="an argument above FROM",
         ),
-        pytest.param(
+        "the order of stages": (
             "devcontainer up failed: An error occurred building the image.",
             EXCERPT,
             f"the stage build begins only in line 8 (COPY in {PLACE}:5, FROM in {PLACE}:8)",
             f"Fix in {PLACE}:5: move that stage above the one of line 5.",
-            id="the order of stages",
         ),
-        pytest.param(
+        "a folder that the image sets": (
             "devcontainer up failed: postCreateCommand from devcontainer.json failed.",
             "mkdir: can't create directory '/root/.cache/': Permission denied\n"
             "postCreateCommand from devcontainer.json failed with exit code 1. Skipping any further user-provided commands.",
@@ -86,44 +83,37 @@ def container(tmp_path, monkeypatch):
             f"(postCreateCommand in .devcontainer/devcontainer.json:4, ENV in {PLACE}:3)",
             f"The words lead to line 4 of .devcontainer/devcontainer.json and line 3 of {PLACE}; no experiment shows what is "
             "wrong there.",
-            id="a folder that the image sets",
         ),
-        pytest.param(
+        "a variable in a list": (
             "the container app-1 exited with status 1",
             "app-1  | httpd: bad address '$PORT'",
             f"no shell reads a list, so that $PORT stays as it is written (ENTRYPOINT in {PLACE}:7)",
             f"Fix in {PLACE}:7: write the command as text, without brackets.",
-            id="a variable in a list",
         ),
-        pytest.param(
+        "a program without an execute bit": (
             "the container could not be started",
             REFUSED,
             f'runc create failed: unable to start container process: exec: "/usr/bin/run.sh": permission denied (COPY in {PLACE}:4)',
             "Fix: make the file of /usr/bin/run.sh executable with chmod +x, or write COPY --chmod=755 in line 4 of "
             f"{PLACE}.",
-            id="a program without an execute bit",
         ),
-        pytest.param(
+        "a program that the image lacks": (
             "devcontainer up failed: onCreateCommand from devcontainer.json failed.",
             "/bin/sh: 1: python3: not found\n"
             "onCreateCommand from devcontainer.json failed with exit code 127. Skipping any further user-provided commands.",
             "/bin/sh: 1: python3: not found",
             "Fix: onCreateCommand runs a program that is not in the image (exit code 127). Install the program in the "
             "image or with a feature, or call it by its path.",
-            id="a program that the image lacks",
         ),
-        pytest.param(
+        "a program that ends": (
             "the container web exited with status 0",
             "the container web exited with status 0",
             "the container web exited with status 0",
             'Fix: start a program that keeps running: "overrideCommand": true in devcontainer.json, or a command in the '
             "Compose file.",
-            id="a program that ends",
         ),
-        pytest.param(
-            "compose build ended with status 1", "", "compose build ended with status 1", "", id="nothing said"
-        ),
-    ],
+        "nothing said": ("compose build ended with status 1", "", "compose build ended with status 1", ""),
+    },
 )
 def test_the_cause_is_told_with_its_line_and_what_mends_it(container, title, text, headline, step):
     verdict = judge_failure(LocalHost(), container, Failure(title, tuple(text.splitlines())))

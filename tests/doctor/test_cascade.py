@@ -5,6 +5,7 @@ import pytest
 from devkit.doctor.model import Check, Finding, Fix, Found, Outcome, Passed, Severity
 from devkit.doctor.runner import mark_root_causes
 from devkit.facts.values import Unknown
+from tests.cases import cases
 from tests.doctor.machines import changed, inside, r
 from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, facts_of
@@ -30,45 +31,38 @@ def roots(outcomes):
     }
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "expected"),
-    [
-        pytest.param(
+@cases(
+    "outcomes, expected",
+    {
+        "a consequence follows from its cause": (
             [outcome("A", ERROR, causes=("B",)), outcome("B", ERROR)],
             {("A", ERROR): None, ("B", ERROR): "A"},
-            id="a consequence follows from its cause",
         ),
-        pytest.param(
+        "a cause that found nothing explains nothing": (
             [outcome("A", causes=("B",)), outcome("B", ERROR)],
             {("B", ERROR): None},
-            id="a cause that found nothing explains nothing",
         ),
-        pytest.param(
+        "a chain names its first link": (
             [outcome("A", ERROR, causes=("B",)), outcome("B", ERROR, causes=("C",)), outcome("C", ERROR)],
             {("A", ERROR): None, ("B", ERROR): "A", ("C", ERROR): "A"},
-            id="a chain names its first link",
         ),
-        pytest.param(
+        "a warning hides no error": (
             [outcome("A", WARNING, causes=("B",)), outcome("B", ERROR)],
             {("A", WARNING): None, ("B", ERROR): None},
-            id="a warning hides no error",
         ),
-        pytest.param(
+        "a warning explains a warning beside an error": (
             [outcome("A", WARNING, causes=("B",)), outcome("B", ERROR, WARNING)],
             {("A", WARNING): None, ("B", ERROR): None, ("B", WARNING): "A"},
-            id="a warning explains a warning beside an error",
         ),
-        pytest.param(
+        "the heaviest finding of the cause counts": (
             [outcome("A", NOTE, WARNING, causes=("B",)), outcome("B", WARNING)],
             {("A", NOTE): None, ("A", WARNING): None, ("B", WARNING): "A"},
-            id="the heaviest finding of the cause counts",
         ),
-        pytest.param(
+        "the order of printing does not matter": (
             [outcome("C", ERROR), outcome("A", ERROR, causes=("C",))],
             {("C", ERROR): "A", ("A", ERROR): None},
-            id="the order of printing does not matter",
         ),
-    ],
+    },
 )
 def test_cause_and_consequence(outcomes, expected):
     assert roots(outcomes) == expected

@@ -2,13 +2,14 @@
 
 import pytest
 
-from devkit.doctor.model import NotApplicable, Skipped
+from devkit.doctor.model import Skipped
 from devkit.doctor.registry import BY_CODE
 from devkit.facts.engine import EngineKind, LocalImage, StoppedContainer
 from devkit.facts.gpu import NvmlEnd, NvmlFailure
 from devkit.facts.machine import Torch
 from devkit.facts.runs import ProgramFailure, Trials
 from devkit.facts.values import Unknown
+from tests.cases import cases
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (
     GIB,
@@ -356,32 +357,27 @@ NO_TOOLKIT = {
 REFUSED = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.2, please update your driver"
 
 
-@pytest.mark.parametrize(
-    ("facts", "root", "others"),
-    [
-        pytest.param(
+@cases(
+    "facts, root, others",
+    {
+        "a container without a GPU": (
             changed(not_given(), {"python.torch": Torch("2.9.1+cpu", None, None), "python.cuda_visible_devices": "0"}),
             "CON001",
             ["DRV003", "CON005", "PYT001"],
-            id="a container without a GPU",
         ),
-        pytest.param(
-            changed(inside(), {"driver.nvidiactl": "EPERM", "nvml": LOST}), "CON001", ["DRV003"], id="a lost GPU"
-        ),
-        pytest.param(
+        "a lost GPU": (changed(inside(), {"driver.nvidiactl": "EPERM", "nvml": LOST}), "CON001", ["DRV003"]),
+        "the host has no driver": (
             changed(not_given(), {"driver.loaded": None, "driver.pci_gpus.0.kernel_driver": ""}),
             "DRV001",
             None,
-            id="the host has no driver",
         ),
-        pytest.param(
+        "an image that was refused": (
             ended(stopped(state="created", error=REFUSED), **{"engine.images.0.require_cuda": "cuda>=13.2"}),
             "CON008",
             ["CON011"],
-            id="an image that was refused",
         ),
-        pytest.param(ended(stopped(error=NO_DEVICE), **NO_TOOLKIT), "CTK001", None, id="no toolkit"),
-    ],
+        "no toolkit": (ended(stopped(error=NO_DEVICE), **NO_TOOLKIT), "CTK001", None),
+    },
 )
 def test_what_is_seen_in_a_container_follows_from_its_cause(facts, root, others):
     report = build_full_report(facts)
@@ -393,14 +389,6 @@ def test_a_missing_request_explains_what_is_seen_inside():
     assert "CON001" in BY_CODE["CON006"].causes
 
 
-def test_a_group_without_a_name_is_no_fault():
-    assert find_codes(within(nameless_groups=(993,))) == []
-
-
 def test_files_on_a_windows_drive_are_the_only_fault():
     facts = workspace(windows_guest(), path="/mnt/c/project", file_system="9p")
     assert find_codes(facts) == ["STO003"]
-
-
-def test_not_applicable_carries_its_reason():
-    assert NotApplicable("because").reason == "because"

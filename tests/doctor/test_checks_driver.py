@@ -4,6 +4,7 @@ import pytest
 
 from devkit.facts.gpu import FailedGpu, NvmlEnd, NvmlFailure, PciGpu
 from devkit.facts.values import Unknown
+from tests.cases import cases
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (
     ARCH,
@@ -211,24 +212,19 @@ UNREACHABLE = {
 BLOCKED = failure(17, "GPU access blocked by the operating system")
 
 
-@pytest.mark.parametrize(
-    ("facts", "root", "others"),
-    [
-        pytest.param(
-            changed(healthy(), UNREACHABLE), "DRV002", {"DRV003", "CUD003", "CTK001", "CTK003"}, id="a mismatch"
-        ),
-        pytest.param(
+@cases(
+    "facts, root, others",
+    {
+        "a mismatch": (changed(healthy(), UNREACHABLE), "DRV002", {"DRV003", "CUD003", "CTK001", "CTK003"}),
+        "a hung driver, even where the bus shows no GPU": (
             changed(without_gpu(), {"nvml": failure(0, end=NvmlEnd.TIMED_OUT)}),
             "DRV003",
             set(),
-            id="a hung driver, even where the bus shows no GPU",
         ),
-        pytest.param(changed(windows_guest(), {"nvml": BLOCKED}), "WSL004", {"DRV003"}, id="Windows blocks the GPU"),
-        pytest.param(
-            changed(flavored("0x2b85", is_open=False), {"nvml.gpus": ()}), "DRV004", set(), id="the closed module"
-        ),
-        pytest.param(LOST, "GPU002", set(), id="a lost GPU"),
-    ],
+        "Windows blocks the GPU": (changed(windows_guest(), {"nvml": BLOCKED}), "WSL004", {"DRV003"}),
+        "the closed module": (changed(flavored("0x2b85", is_open=False), {"nvml.gpus": ()}), "DRV004", set()),
+        "a lost GPU": (LOST, "GPU002", set()),
+    },
 )
 def test_the_driver_is_the_root(facts, root, others):
     report = build_full_report(facts)

@@ -25,6 +25,7 @@ from devkit.facts.machine import Platform
 from devkit.facts.project import Project, Service, Setting
 from devkit.facts.runs import ProgramFailure, Proxy
 from devkit.facts.values import Unknown
+from tests.cases import cases
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import (
     ARCH,
@@ -424,7 +425,7 @@ def test_a_machine_without_the_docker_command_is_not_judged():
         assert run_check(code, host(clients__found=())) == Skipped("the docker command is not installed here")
 
 
-@pytest.mark.parametrize(("version", "holes"), [("1.17.7", 2), ("1.16.1", 9)], ids=["one behind", "long ago"])
+@cases("version, holes", {"one behind": ("1.17.7", 2), "long ago": ("1.16.1", 9)})
 def test_each_hole_of_the_toolkit_is_counted(version, holes):
     assert find_only("CTK006", host(toolkit__version=r(version))).evidence[1].count("CVE-") == holes
 
@@ -439,9 +440,7 @@ def test_a_missing_helper_of_a_registry_matters_to_its_images_alone(tmp_path, im
     assert (found.severity, "cannot pull images of aws.example" in found.message) == (severity, True)
 
 
-@pytest.mark.parametrize(
-    ("registry", "key"), [("", ("credsStore",)), ("aws.example", ("credHelpers", "aws.example"))], ids=["all", "one"]
-)
+@cases("registry, key", {"all": ("", ("credsStore",)), "one": ("aws.example", ("credHelpers", "aws.example"))})
 def test_a_missing_helper_is_repaired_in_the_users_own_file(registry, key):
     (repair,) = find_only("ENG014", settings(CredentialHelper("gone", "", registry))).fix.repairs
     assert (repair.kind, repair.path, repair.key) == (RepairKind.REMOVE, "/home/dev/.docker/config.json", key)
@@ -484,23 +483,20 @@ DESKTOP = {"engine__kind": EngineKind.DOCKER_DESKTOP, "engine__runtimes": ONLY_R
 BY_PODMAN = client(is_podman=True, facts=podman("4.9.4", engine__cdi_devices=UNREAD))
 
 
-@pytest.mark.parametrize(
-    ("facts", "root", "follows", "command"),
-    [
-        pytest.param(stopped(toolkit__daemon_files=BROKEN_FILE), "ENG006", "ENG001", "", id="settings that are broken"),
-        pytest.param(
-            host(**DESKTOP, engine__endpoint=DESKTOP_LINUX), "ENG002", "", "docker context use default", id="by context"
-        ),
-        pytest.param(
+@cases(
+    "facts, root, follows, command",
+    {
+        "settings that are broken": (stopped(toolkit__daemon_files=BROKEN_FILE), "ENG006", "ENG001", ""),
+        "by context": (host(**DESKTOP, engine__endpoint=DESKTOP_LINUX), "ENG002", "", "docker context use default"),
+        "Docker Desktop on Linux, by a variable": (
             host(**DESKTOP, engine__endpoint=Endpoint(DESKTOP_LINUX.url, "DOCKER_HOST")),
             "ENG002",
             "",
             "unset DOCKER_HOST",
-            id="Docker Desktop on Linux, by a variable",
         ),
-        pytest.param(programs(*BOTH_PROGRAMS, **SNAP), "ENG003", "ENG009", "", id="a snap beside a package"),
-        pytest.param(BY_PODMAN, "ENG004", "ENG012", "", id="Podman as command and behind the socket"),
-    ],
+        "a snap beside a package": (programs(*BOTH_PROGRAMS, **SNAP), "ENG003", "ENG009", ""),
+        "Podman as command and behind the socket": (BY_PODMAN, "ENG004", "ENG012", ""),
+    },
 )
 def test_what_follows_from_the_wrong_engine(facts, root, follows, command):
     report = build_full_report(facts)
@@ -511,10 +507,6 @@ def test_what_follows_from_the_wrong_engine(facts, root, follows, command):
 
 def test_a_remote_engine_is_judged_on_its_own_machine():
     assert find_codes(no_offer(engine__endpoint=FAR)) == []
-
-
-def test_docker_desktop_on_windows_is_healthy():
-    assert find_codes(windows_guest()) == []
 
 
 def test_no_engine_on_a_laptop_without_a_gpu_is_no_more_than_a_warning():

@@ -6,7 +6,7 @@ from devkit.doctor.model import Severity
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import ARCH, FEDORA, GIB, NIXOS, VOID, changed, gpu, healthy, inside, limits, without_gpu
-from tests.doctor.running import build_full_report, find_codes
+from tests.doctor.running import build_full_report
 
 TWO = (gpu(0, "NVIDIA RTX A6000", "8.6"), gpu(1, "NVIDIA RTX A6000", "8.6"))
 TWO_GEFORCE = (gpu(0), gpu(1))
@@ -106,11 +106,6 @@ def test_the_verdict_on_each_limit(code):
 def test_a_small_limit_explains_what_was_killed():
     changes = {"limits.group_memory_bytes": 2 * GIB, "limits.out_of_memory_kills": 2}
     assert build_full_report(changed(inside(), changes)).root_causes == ("MEM003",)
-
-
-def test_several_cards_on_a_host_are_fine_for_one_node():
-    facts = changed(healthy(), {"limits.interfaces": ("eno1", "docker0", "wlan0")})
-    assert find_codes(facts) == []
 
 
 def test_limits_that_were_not_read_accuse_nobody():

@@ -8,7 +8,6 @@ import pytest
 from devkit.doctor.model import Passed, Skipped
 from devkit.facts.engine import EngineKind
 from devkit.facts.project import FileState
-from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
 from devkit.probe.project.reader import read_project
 from devkit.render.repair import apply_edit, compute_edits
@@ -180,11 +179,6 @@ def test_a_project_without_container_files_is_skipped_with_a_reason(tmp_path, ma
         verdict = run_check(code, facts)
         assert isinstance(verdict, Skipped | Passed)
         assert code == "PRJ031" or verdict.reason
-
-
-@pytest.mark.parametrize("project", [None, Unknown("the folder did not answer")], ids=["no folder", "unread"])
-def test_nothing_is_said_of_a_project_that_was_not_read(project):
-    assert find_codes(changed(healthy(), {"project": project})) == []
 
 
 def test_one_broken_file_hides_no_other(tmp_path):

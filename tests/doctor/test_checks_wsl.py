@@ -2,15 +2,15 @@
 
 import pytest
 
-from devkit.doctor.model import Passed, Skipped
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
 from devkit.facts.engine import EngineEnd, EngineFailure, EngineKind
 from devkit.facts.gpu import NvmlEnd, NvmlFailure
 from devkit.facts.machine import Platform, WslSettings
 from devkit.facts.values import Unknown
+from tests.cases import cases
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import GIB, changed, healthy, inside, no_library, r, windows_guest
-from tests.doctor.running import build_full_report, find_codes
+from tests.doctor.running import build_full_report
 
 BLOCKED = NvmlFailure(NvmlEnd.ERROR, 17, "GPU access blocked by the operating system", "nvmlInit_v2")
 OTHER_ERROR = NvmlFailure(NvmlEnd.ERROR, 9, "", "nvmlInit_v2")
@@ -113,23 +113,21 @@ def test_the_verdict_on_each_guest(code):
     assert list_wrong(code, CASES) == []
 
 
-@pytest.mark.parametrize(
-    ("facts", "root", "others"),
-    [
-        pytest.param(blocked(), "WSL004", {"DRV003"}, id="a GPU that Windows blocks"),
-        pytest.param(
+@cases(
+    "facts, root, others",
+    {
+        "a GPU that Windows blocks": (blocked(), "WSL004", {"DRV003"}),
+        "a GPU that is switched off": (
             guest(system__wsl_settings=NO_GPU_SUPPORT, wsl__has_dxg=False, wsl__libraries=(), nvml=no_library()),
             "WSL005",
             {"GPU001"},
-            id="a GPU that is switched off",
         ),
-        pytest.param(
+        "WSL 1, in which no engine runs": (
             changed(WSL1, {"engine": EngineFailure(EngineEnd.NOT_RUNNING, healthy().engine.endpoint, "missing")}),
             "WSL002",
             {"ENG001"},
-            id="WSL 1, in which no engine runs",
         ),
-        pytest.param(
+        "a Linux driver in the guest": (
             guest(
                 wsl__linux_driver_packages=("libnvidia-compute-580:amd64", "nvidia-utils-580"),
                 wsl__libnvidia_ml_path="/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
@@ -137,9 +135,8 @@ def test_the_verdict_on_each_guest(code):
             ),
             "WSL001",
             {"DRV003"},
-            id="a Linux driver in the guest",
         ),
-    ],
+    },
 )
 def test_what_windows_holds_back_is_the_root(facts, root, others):
     report = build_full_report(facts)
@@ -170,10 +167,3 @@ def test_no_fix_in_wsl_installs_a_linux_driver():
         assert shown
         commands = "\n".join(command for each in shown for command in each.finding.fix.commands)
         assert not any(word in commands for word in ("ubuntu-drivers", "nvidia-driver", "apt-get install"))
-
-
-def test_nothing_of_wsl_is_said_on_plain_linux():
-    wsl = [outcome for outcome in build_full_report(healthy()).outcomes if outcome.check.code.startswith("WSL")]
-    assert len(wsl) == 10
-    assert [outcome.check.code for outcome in wsl if not isinstance(outcome.verdict, Skipped | Passed)] == []
-    assert find_codes(healthy()) == []

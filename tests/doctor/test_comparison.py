@@ -7,6 +7,7 @@ import pytest
 from devkit.doctor.comparison import InvalidReport, compare_nodes, read_node
 from devkit.verify.report import ProofLocation, VerificationReport
 from devkit.workload.proof.stages import StageResult, StageStatus
+from tests.cases import cases
 from tests.doctor.cluster import cluster, put, recorded, varied
 
 COUNT = 24
@@ -115,36 +116,31 @@ def shown(*changes):
     return {each.field: (said[each.field], each.usual, each.settles) for each in outlier.differences}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param(
+@cases(
+    "changes, expected",
+    {
+        "only the field by which a finding comes and goes causes it": (
             [("driver.fabric_manager", "inactive"), ("system.glibc", "2.36")],
             {"driver.fabric_manager": ("inactive", "active", ("GPU004",)), "system.glibc": ("2.36", "2.39", ())},
-            id="only the field by which a finding comes and goes causes it",
         ),
-        pytest.param(
+        "the same on several GPUs is one difference": (
             every_gpu("health.persistence", False)[2:4],
             {"nvml.gpus[2,3].health.persistence": (False, True, ())},
-            id="the same on several GPUs is one difference",
         ),
-        pytest.param(
+        "different values on several GPUs are several": (
             [(f"{GPU}.slowdown_c", 90), ("nvml.gpus.2.health.slowdown_c", 91)],
             {"nvml.gpus[3].health.slowdown_c": (90, 92, ()), "nvml.gpus[2].health.slowdown_c": (91, 92, ())},
-            id="different values on several GPUs are several",
         ),
-        pytest.param([("cdi", [])], {"cdi": ((), ("/etc/cdi/nvidia.json",), ())}, id="a list that lacks an entry"),
-        pytest.param(
+        "a list that lacks an entry": ([("cdi", [])], {"cdi": ((), ("/etc/cdi/nvidia.json",), ())}),
+        "a fact that was lost": (
             [("engine", {"unknown": "it did not answer in 4.7 s", "is_lost": True})],
             {"engine": ("not read (it did not answer in 4.7 s)", "present", ())},
-            id="a fact that was lost",
         ),
-        pytest.param(
+        "a fact that does not apply is no difference": (
             [("driver.secure_boot", {"unknown": "not visible here"}), ("system.kernel", "6.5")],
             {"system.kernel": ("6.5", "6.8.0-87-generic", ())},
-            id="a fact that does not apply is no difference",
         ),
-        pytest.param(
+        "NVML that fails is one difference, and in words": (
             [
                 (
                     "nvml",
@@ -156,9 +152,8 @@ def shown(*changes):
                 "nvml": ("failing (Driver Not Loaded)", "present", ()),
                 "driver.loaded": (None, "570.172.08", ("DRV001",)),
             },
-            id="NVML that fails is one difference, and in words",
         ),
-    ],
+    },
 )
 def test_differences_of_one_node(changes, expected):
     found = shown(*changes)
@@ -269,13 +264,13 @@ def proof(rate, status=StageStatus.PASSED):
     return VerificationReport(ProofLocation.HERE, device, {"torch": "2.9.1"}, tuple(stages), taken_at="").to_document()
 
 
-@pytest.mark.parametrize(
-    ("odd", "field"),
-    [
-        pytest.param(proof(2640.0), None, id="the scatter of rates, times and rounding errors"),
-        pytest.param(proof(1300.0), "stages[memory-rate].measured.gpu_0_copy_gb_per_s", id="half of the rate"),
-        pytest.param(proof(2600.0, StageStatus.FAILED), "stages[torch].status", id="a stage that failed"),
-    ],
+@cases(
+    "odd, field",
+    {
+        "the scatter of rates, times and rounding errors": (proof(2640.0), None),
+        "half of the rate": (proof(1300.0), "stages[memory-rate].measured.gpu_0_copy_gb_per_s"),
+        "a stage that failed": (proof(2600.0, StageStatus.FAILED), "stages[torch].status"),
+    },
 )
 def test_proofs_are_compared(odd, field):
     nodes = {f"node-{number}": proof(2600.0 + number) for number in range(5)} | {"odd": odd}
@@ -283,18 +278,16 @@ def test_proofs_are_compared(odd, field):
     assert [(each.nodes, each.differences[0].field) for each in outliers] == ([(("odd",), field)] if field else [])
 
 
-@pytest.mark.parametrize(
-    ("document", "says"),
-    [
-        pytest.param([], "its schema is missing", id="a list"),
-        pytest.param({}, "its schema is missing", id="an object without one"),
-        pytest.param({"schema": "devkit.facts/2"}, "its schema is devkit.facts/2", id="a schema of tomorrow"),
-        pytest.param({**recorded(), "driver": {"type": "Driver"}}, "driver", id="facts with a field of another form"),
-        pytest.param(
-            {"schema": "devkit.doctor/1", "outcomes": [1]}, "not in the format of", id="another list of outcomes"
-        ),
-        pytest.param({"schema": "devkit.verify/1", "device": []}, "not in the format of", id="another form of a proof"),
-    ],
+@cases(
+    "document, says",
+    {
+        "a list": ([], "its schema is missing"),
+        "an object without one": ({}, "its schema is missing"),
+        "a schema of tomorrow": ({"schema": "devkit.facts/2"}, "its schema is devkit.facts/2"),
+        "facts with a field of another form": ({**recorded(), "driver": {"type": "Driver"}}, "driver"),
+        "another list of outcomes": ({"schema": "devkit.doctor/1", "outcomes": [1]}, "not in the format of"),
+        "another form of a proof": ({"schema": "devkit.verify/1", "device": []}, "not in the format of"),
+    },
 )
 def test_what_cannot_be_compared_is_refused_with_the_reason(document, says):
     with pytest.raises(InvalidReport, match=says):

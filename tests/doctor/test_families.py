@@ -22,6 +22,7 @@ from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.plan import Plan
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
+from tests.cases import cases
 from tests.doctor.test_signature_catalog import find_slow, written_out
 
 FAMILIES = load_families()
@@ -57,36 +58,32 @@ def test_no_cause_that_leaves_two_open_is_certain(answers):
     assert not [cause for cause in certain if re.search(r"\bor\b(?! (newer|older|C\+\+|later|more))", cause)]
 
 
-@pytest.mark.parametrize(
-    ("text", "cause", "command"),
-    [
-        pytest.param(
+@cases(
+    "text, cause, command",
+    {
+        "removed": (
             "ImportError: cannot import name 'AutoModelForVision2Seq' from 'transformers' (x/transformers/__init__.py)",
             "transformers 5.0 removed AutoModelForVision2Seq",
             "pip install 'transformers<5.0'",
-            id="removed",
         ),
-        pytest.param(
+        "added, with the package that wants it": (
             'File "/venv/lib/python3.11/site-packages/peft/mapping.py", line 2, in <module>\n'
             "ImportError: cannot import name 'EncoderDecoderCache' from 'transformers'",
             "came with transformers 4.43, and peft was written for it",
             "pip install --upgrade 'transformers>=4.43'",
-            id="added, with the package that wants it",
         ),
-        pytest.param(
+        "model type": (
             "ValueError: transformers: model type `qwen3_next` but Transformers does not recognize this architecture.",
             "the model type qwen3_next came with transformers 4.57",
             "pip install --upgrade 'transformers>=4.57'",
-            id="model type",
         ),
-        pytest.param(
+        "the release that is named has it": (
             "transformers==4.40.0\nImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama'",
             "",
             "",
-            id="the release that is named has it",
         ),
-        pytest.param("NameError: name 'inputs' is not defined", "", "", id="a word of every program"),
-    ],
+        "a word of every program": ("NameError: name 'inputs' is not defined", "", ""),
+    },
 )
 def test_a_missing_name_leads_to_the_release_that_changed_it(text, cause, command):
     matches = [match for match in find_known_errors(text, is_ours=True) if "release of its library" in match.family]
@@ -117,20 +114,17 @@ def is_planned(command, **flags):
     return isinstance(answer, Plan)
 
 
-@pytest.mark.parametrize(
-    ("text", "flags"),
-    [
-        pytest.param(SM_61, {"driver": "535.104.05", "gpus": ("GTX 1080 Ti",)}, id="a GPU that newer wheels left out"),
-        pytest.param(
-            SM_61.replace("sm_61", "sm_120"), {"driver": "580.65.06", "gpus": ("RTX 5090",)}, id="a newer GPU"
-        ),
-        pytest.param(FOUND_12_8, {"driver": "570.26", "gpus": ("RTX 4090",)}, id="found version 12080"),
-        pytest.param(
+@cases(
+    "text, flags",
+    {
+        "a GPU that newer wheels left out": (SM_61, {"driver": "535.104.05", "gpus": ("GTX 1080 Ti",)}),
+        "a newer GPU": (SM_61.replace("sm_61", "sm_120"), {"driver": "580.65.06", "gpus": ("RTX 5090",)}),
+        "found version 12080": (FOUND_12_8, {"driver": "570.26", "gpus": ("RTX 4090",)}),
+        "error 35 with the driver's number": (
             f"{ERROR_35}\nNVIDIA-SMI 470.57.02 Driver Version: 470.57.02 CUDA Version: 11.4",
             {"driver": "470.57.02", "gpus": ("T4",)},
-            id="error 35 with the driver's number",
         ),
-    ],
+    },
 )
 def test_a_printed_torch_is_one_that_plan_accepts(text, flags):
     command = find_known_errors(text)[0].fix.commands[0]
@@ -259,33 +253,22 @@ def test_a_text_of_two_million_characters_takes_linear_time():
     assert find_slow(find_known_errors, cut_texts(2_000_000), 10) == {}
 
 
-@pytest.mark.parametrize(
-    ("error", "holds", "lacks"),
-    [
-        pytest.param(
-            "satisfies the requirement torch==2.0.1 (from versions: 2.6.0)", "python 3.10", "3.12", id="old torch"
-        ),
-        pytest.param(
-            "satisfies the requirement torch==0.4.1 (from versions: 2.2.0)", "<version>", "3.12", id="in no table"
-        ),
-        pytest.param(
+@cases(
+    "error, holds, lacks",
+    {
+        "old torch": ("satisfies the requirement torch==2.0.1 (from versions: 2.6.0)", "python 3.10", "3.12"),
+        "in no table": ("satisfies the requirement torch==0.4.1 (from versions: 2.2.0)", "<version>", "3.12"),
+        "metadata": (
             "Package 'x' requires a different Python: 3.12.1 not in '<3.12,>=3.8'",
             "--python '<3.12",
             "3.12 ",
-            id="metadata",
         ),
-        pytest.param(
-            "onnxruntime: libcublasLt.so.11: cannot open shared object file", "nvidia-cublas-cu11", "cu12", id="CUDA 11"
-        ),
-        pytest.param(
-            "onnxruntime: libcudnn.so.8: cannot open shared object file", "nvidia-cudnn-cu12<9", "cu13", id="cuDNN 8"
-        ),
-        pytest.param("NCCL WARN Bootstrap : no socket interface found", "unset NCCL", "eth0", id="no such interface"),
-        pytest.param("#error: -- unsupported Microsoft Visual Studio version!", "vcvars", "gcc", id="MSVC"),
-        pytest.param(
-            "bin/ptxas' -v '--gpu-name=sm_120' failed with code 255", "torch==", "arch", id="sm_120 is not sm_12"
-        ),
-    ],
+        "CUDA 11": ("onnxruntime: libcublasLt.so.11: cannot open shared object file", "nvidia-cublas-cu11", "cu12"),
+        "cuDNN 8": ("onnxruntime: libcudnn.so.8: cannot open shared object file", "nvidia-cudnn-cu12<9", "cu13"),
+        "no such interface": ("NCCL WARN Bootstrap : no socket interface found", "unset NCCL", "eth0"),
+        "MSVC": ("#error: -- unsupported Microsoft Visual Studio version!", "vcvars", "gcc"),
+        "sm_120 is not sm_12": ("bin/ptxas' -v '--gpu-name=sm_120' failed with code 255", "torch==", "arch"),
+    },
 )
 def test_a_fix_fits_the_values_of_its_error(error, holds, lacks):
     error = error.replace("satisfies the", "ERROR: Could not find a version that satisfies the")

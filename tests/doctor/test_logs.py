@@ -7,48 +7,41 @@ import pytest
 
 from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.signatures.log_text import HEAD, TAIL, read_excerpts, read_words
+from tests.cases import cases
 
 CPU_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
 NO_GPU = "RuntimeError: No CUDA GPUs are available"
 
 
-@pytest.mark.parametrize(
-    ("log", "line", "source"),
-    [
-        pytest.param(f"a\n\n\nb\n{CPU_TORCH}\nc\n{CPU_TORCH}", 5, "", id="the first of two"),
-        pytest.param(f"a\r\nb\r\n{CPU_TORCH}\r\n", 3, "", id="Windows line ends"),
-        pytest.param(f" 1%\r 2%\r 3%\n{CPU_TORCH}", 2, "", id="progress bars are one line"),
-        pytest.param(f"db-1  | ready\ntrainer-1  | x\ntrainer-1  | {CPU_TORCH}", 3, "trainer-1", id="Compose"),
-        pytest.param(f"[rank3]: x\n[rank3]: {CPU_TORCH}", 2, "rank 3", id="torchrun"),
-        pytest.param(f"[default0]:x\n7: {CPU_TORCH}", 2, "rank 7", id="srun --label"),
-        pytest.param(
-            f"(EngineCore_0 pid=41) ERROR 11-23 04:00:01 [core.py:586] {CPU_TORCH}", 1, "EngineCore_0", id="vLLM"
-        ),
-        pytest.param(f"(RayWorker rank=2 pid=41, ip=10.0.0.1) {CPU_TORCH}", 1, "RayWorker rank=2", id="Ray"),
-        pytest.param(f"Nov 23 04:00:01 node7 train.sh[812]: {CPU_TORCH}", 1, "", id="journald"),
-        pytest.param("x\nAssertionError: Torch not compiled\nwith CUDA enabled", 2, "", id="a wrapped line"),
-        pytest.param("x\nAssertionError: Torch not compiled with CU\nDA enabled", 2, "", id="a broken word"),
-    ],
+@cases(
+    "log, line, source",
+    {
+        "the first of two": (f"a\n\n\nb\n{CPU_TORCH}\nc\n{CPU_TORCH}", 5, ""),
+        "Windows line ends": (f"a\r\nb\r\n{CPU_TORCH}\r\n", 3, ""),
+        "progress bars are one line": (f" 1%\r 2%\r 3%\n{CPU_TORCH}", 2, ""),
+        "Compose": (f"db-1  | ready\ntrainer-1  | x\ntrainer-1  | {CPU_TORCH}", 3, "trainer-1"),
+        "torchrun": (f"[rank3]: x\n[rank3]: {CPU_TORCH}", 2, "rank 3"),
+        "srun --label": (f"[default0]:x\n7: {CPU_TORCH}", 2, "rank 7"),
+        "vLLM": (f"(EngineCore_0 pid=41) ERROR 11-23 04:00:01 [core.py:586] {CPU_TORCH}", 1, "EngineCore_0"),
+        "Ray": (f"(RayWorker rank=2 pid=41, ip=10.0.0.1) {CPU_TORCH}", 1, "RayWorker rank=2"),
+        "journald": (f"Nov 23 04:00:01 node7 train.sh[812]: {CPU_TORCH}", 1, ""),
+        "a wrapped line": ("x\nAssertionError: Torch not compiled\nwith CUDA enabled", 2, ""),
+        "a broken word": ("x\nAssertionError: Torch not compiled with CU\nDA enabled", 2, ""),
+    },
 )
 def test_an_error_is_found_with_its_line_and_who_wrote_it(log, line, source):
     (match,) = find_known_errors(log)
     assert (match.code, match.line, match.source) == ("PYT001", line, source)
 
 
-@pytest.mark.parametrize(
+@cases(
     "log",
-    [
-        pytest.param(
-            "Nov 23 04:00:01 node7 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=812,\n"
-            "Nov 23 04:00:01 node7 kernel: NVRM: name=python, GPU has fallen off the bus.",
-            id="journald",
-        ),
-        pytest.param(
-            "[ 1234.567890] NVRM: Xid (PCI:0000:3b:00): 79,\n[ 1234.567891] NVRM: GPU has fallen off the bus.",
-            id="dmesg",
-        ),
-        pytest.param("2026-11-23T04:00:01.1Z stderr F NVRM: Xid (PCI:0000:3b:00): 79, pid=1", id="Kubernetes"),
-    ],
+    {
+        "journald": "Nov 23 04:00:01 node7 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=812,\n"
+        "Nov 23 04:00:01 node7 kernel: NVRM: name=python, GPU has fallen off the bus.",
+        "dmesg": "[ 1234.567890] NVRM: Xid (PCI:0000:3b:00): 79,\n[ 1234.567891] NVRM: GPU has fallen off the bus.",
+        "Kubernetes": "2026-11-23T04:00:01.1Z stderr F NVRM: Xid (PCI:0000:3b:00): 79, pid=1",
+    },
 )
 def test_an_xid_is_found_in_every_kernel_log(log):
     assert find_known_errors(log)[0].code == "GPU002"
@@ -84,20 +77,20 @@ def test_of_several_services_the_one_that_failed_first_comes_first():
         assert [match.line for match in find_known_errors(log)] == [1, 62]
 
 
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        pytest.param("libcuda.so.1: Kann die Shared-Object-Datei nicht öffnen: Datei oder Verzeichnis nicht gefunden", "CON001", id="de"),
-        pytest.param("ImportError: libcuda.so.1: 无法打开共享对象文件: 没有那个文件或目录", "CON001", id="zh"),
-        pytest.param("libcuda.so.1: 共有オブジェクトファイルを開けません: そのようなファイルやディレクトリはありません", "CON001", id="ja"),
-        pytest.param("OSError: [Errno 28] Auf dem Gerät ist kein Speicherplatz mehr verfügbar: '/root/x'", "STO002", id="de, disk"),
-        pytest.param("写入失败\uff1a设备上没有空间", "STO002", id="zh, disk"),
-        pytest.param("書き込みエラー: デバイスに空き領域がありません", "STO002", id="ja, disk"),
-        pytest.param("bash: nvcc: Kommando nicht gefunden.", "CUD008", id="de, bash"),
-        pytest.param("bash: nvcc\uff1a未找到命令", "CUD008", id="zh, bash"),
-        pytest.param("bash: nvcc: コマンドが見つかりません", "CUD008", id="ja, bash"),
-        pytest.param("modprobe: ERROR: could not insert 'nvidia': Der notwendige Schlüssel ist nicht verfügbar", "DRV001", id="de, key"),
-    ],
+@cases(
+    "line, code",
+    {
+        "de": ("libcuda.so.1: Kann die Shared-Object-Datei nicht öffnen: Datei oder Verzeichnis nicht gefunden", "CON001"),
+        "zh": ("ImportError: libcuda.so.1: 无法打开共享对象文件: 没有那个文件或目录", "CON001"),
+        "ja": ("libcuda.so.1: 共有オブジェクトファイルを開けません: そのようなファイルやディレクトリはありません", "CON001"),
+        "de, disk": ("OSError: [Errno 28] Auf dem Gerät ist kein Speicherplatz mehr verfügbar: '/root/x'", "STO002"),
+        "zh, disk": ("写入失败\uff1a设备上没有空间", "STO002"),
+        "ja, disk": ("書き込みエラー: デバイスに空き領域がありません", "STO002"),
+        "de, bash": ("bash: nvcc: Kommando nicht gefunden.", "CUD008"),
+        "zh, bash": ("bash: nvcc\uff1a未找到命令", "CUD008"),
+        "ja, bash": ("bash: nvcc: コマンドが見つかりません", "CUD008"),
+        "de, key": ("modprobe: ERROR: could not insert 'nvidia': Der notwendige Schlüssel ist nicht verfügbar", "DRV001"),
+    },
 )  # fmt: skip
 def test_messages_of_the_system_are_known_in_other_languages(line, code):
     assert find_known_errors(line)[0].code == code

@@ -15,6 +15,7 @@ from devkit.doctor.report.sarif import SARIF_SCHEMA, build_sarif_document
 from devkit.doctor.report.stack import LAYER_READINGS, STACK_LAYERS, LayerState, build_stack, find_layer
 from devkit.facts.engine import EngineEnd, EngineFailure
 from devkit.facts.values import Unknown
+from tests.cases import cases
 from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, windows_guest, without_gpu
 from tests.doctor.running import (
     CONSEQUENCE,
@@ -42,15 +43,15 @@ def shown(*outcomes):
     return render_markdown_report(healthy(), a_report(*outcomes))
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "start"),
-    [
-        pytest.param([PASSED], "### ✅ devkit doctor: settings look right, but not tried", id="healthy"),
-        pytest.param([NOTE, ROOT], "### ❌ devkit doctor: problem\n\n**the cause**", id="the cause first"),
-        pytest.param([IN_A_FILE], "### ⚠️ devkit doctor: warning\n\n**a line is wrong**", id="a warning"),
-        pytest.param([CRASHED], "### ⚠️ devkit doctor: 1 check crashed", id="a crash"),
-        pytest.param([HUNG, PASSED], "### ❔ devkit doctor: incomplete", id="a lost fact"),
-    ],
+@cases(
+    "outcomes, start",
+    {
+        "healthy": ([PASSED], "### ✅ devkit doctor: settings look right, but not tried"),
+        "the cause first": ([NOTE, ROOT], "### ❌ devkit doctor: problem\n\n**the cause**"),
+        "a warning": ([IN_A_FILE], "### ⚠️ devkit doctor: warning\n\n**a line is wrong**"),
+        "a crash": ([CRASHED], "### ⚠️ devkit doctor: 1 check crashed"),
+        "a lost fact": ([HUNG, PASSED], "### ❔ devkit doctor: incomplete"),
+    },
 )
 def test_it_begins_with_the_verdict(outcomes, start):
     assert shown(*outcomes).startswith(start)
@@ -85,16 +86,16 @@ def test_the_fix_says_where_as_whom_and_the_commands():
     assert "1 other check found consequences of it." in text
 
 
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
-        pytest.param("a | b", "a \\| b", id="a column's end"),
-        pytest.param("<script>x</script>", "\\<script\\>x\\</script\\>", id="HTML"),
-        pytest.param("*bold* _it_ `code`", "\\*bold\\* \\_it\\_ \\`code\\`", id="formatting"),
-        pytest.param("ask @alice in #12", "ask &#64;alice in &#35;12", id="a mention and an issue"),
-        pytest.param("two\nlines", "two lines", id="a line end"),
-        pytest.param("[x](http://y)", "\\[x\\](http://y)", id="a link"),
-    ],
+@cases(
+    "text, escaped",
+    {
+        "a column's end": ("a | b", "a \\| b"),
+        "HTML": ("<script>x</script>", "\\<script\\>x\\</script\\>"),
+        "formatting": ("*bold* _it_ `code`", "\\*bold\\* \\_it\\_ \\`code\\`"),
+        "a mention and an issue": ("ask @alice in #12", "ask &#64;alice in &#35;12"),
+        "a line end": ("two\nlines", "two lines"),
+        "a link": ("[x](http://y)", "\\[x\\](http://y)"),
+    },
 )
 def test_nothing_in_a_message_is_markup(text, escaped):
     report = shown(an_outcome("DRV901", a_finding(message=text)))
@@ -190,17 +191,15 @@ def test_a_rule_says_what_the_check_is_and_where_to_read_more():
     assert rule["helpUri"] == "https://docs.example.org/a-page"
 
 
-@pytest.mark.parametrize(
-    ("source", "address"),
-    [
-        pytest.param("a/b issue 12; c/d issue 3.", "https://github.com/a/b/issues/12", id="an issue"),
-        pytest.param(
-            "Vendor, a guide; a/b.c issues 4 and 5.", "https://github.com/a/b.c/issues/4", id="several issues"
-        ),
-        pytest.param("a/b pull request 12.", "https://github.com/a/b/issues/12", id="a pull request"),
-        pytest.param("a/b issue 1; https://x.example/y.", "https://x.example/y", id="an address"),
-        pytest.param("Vendor, a guide.", None, id="a manual without address"),
-    ],
+@cases(
+    "source, address",
+    {
+        "an issue": ("a/b issue 12; c/d issue 3.", "https://github.com/a/b/issues/12"),
+        "several issues": ("Vendor, a guide; a/b.c issues 4 and 5.", "https://github.com/a/b.c/issues/4"),
+        "a pull request": ("a/b pull request 12.", "https://github.com/a/b/issues/12"),
+        "an address": ("a/b issue 1; https://x.example/y.", "https://x.example/y"),
+        "a manual without address": ("Vendor, a guide.", None),
+    },
 )
 def test_a_rule_leads_to_its_first_source_on_the_web(source, address):
     outcome = Outcome(Check("DRV901", "fine", nothing, explanation=(("", "One."), ("Source", source))), Passed())
@@ -266,17 +265,17 @@ def test_every_check_has_a_layer():
     assert {find_layer(check) for check in CHECKS} <= {name for name, *_ in STACK_LAYERS}
 
 
-@pytest.mark.parametrize(
-    ("outcome", "layer", "state"),
-    [
-        pytest.param(ROOT, "kernel", LayerState.CAUSE, id="the first root error"),
-        pytest.param(CONSEQUENCE, "cuda", LayerState.FOLLOWS, id="what follows from it"),
-        pytest.param(an_outcome("PYT901", a_finding()), "python", LayerState.PROBLEM, id="another root error"),
-        pytest.param(NOTE, "hardware", LayerState.FINE, id="a note is fine"),
-        pytest.param(PASSED, "engine", LayerState.FINE, id="what passed"),
-        pytest.param(SKIPPED, "container", LayerState.UNJUDGED, id="what was skipped is never fine"),
-        pytest.param(CRASHED, "project", LayerState.WARNING, id="a check that crashed"),
-    ],
+@cases(
+    "outcome, layer, state",
+    {
+        "the first root error": (ROOT, "kernel", LayerState.CAUSE),
+        "what follows from it": (CONSEQUENCE, "cuda", LayerState.FOLLOWS),
+        "another root error": (an_outcome("PYT901", a_finding()), "python", LayerState.PROBLEM),
+        "a note is fine": (NOTE, "hardware", LayerState.FINE),
+        "what passed": (PASSED, "engine", LayerState.FINE),
+        "what was skipped is never fine": (SKIPPED, "container", LayerState.UNJUDGED),
+        "a check that crashed": (CRASHED, "project", LayerState.WARNING),
+    },
 )
 def test_the_state_of_a_layer(outcome, layer, state):
     chain = [ROOT, CONSEQUENCE]
@@ -298,20 +297,20 @@ def test_every_finding_of_a_recorded_machine_stands_on_one_layer():
         assert sum(layer.state is LayerState.CAUSE for layer in layers) == int(report.health == "problems"), name
 
 
-@pytest.mark.parametrize(
-    ("facts", "layer", "reading"),
-    [
-        pytest.param(healthy(), "hardware", ("GPU", "NVIDIA GeForce RTX 4090, 24 GiB"), id="the GPU"),
-        pytest.param(healthy(), "kernel", ("module loaded", "580.95.05 (open)"), id="the module"),
-        pytest.param(healthy(), "engine", ("docker", "28.5.1"), id="the engine"),
-        pytest.param(healthy(), "toolkit", ("CDI", "2 devices for 580.95.05"), id="a CDI specification"),
-        pytest.param(without_gpu(), "hardware", ("PCI", "no NVIDIA GPU"), id="no GPU"),
-        pytest.param(without_gpu(), "kernel", ("module loaded", "not loaded"), id="no module"),
-        pytest.param(windows_guest(), "windows", ("/dev/dxg", "there"), id="the device of WSL"),
-        pytest.param(inside(), "container", ("/dev/shm", "8 GiB"), id="shared memory"),
-        pytest.param(inside(), "cuda", ("torch's CUDA", "12.8"), id="torch's CUDA"),
-        pytest.param(changed(healthy(), {"inside": inside()}), "python", ("torch", "2.9.1+cu128"), id="torch inside"),
-    ],
+@cases(
+    "facts, layer, reading",
+    {
+        "the GPU": (healthy(), "hardware", ("GPU", "NVIDIA GeForce RTX 4090, 24 GiB")),
+        "the module": (healthy(), "kernel", ("module loaded", "580.95.05 (open)")),
+        "the engine": (healthy(), "engine", ("docker", "28.5.1")),
+        "a CDI specification": (healthy(), "toolkit", ("CDI", "2 devices for 580.95.05")),
+        "no GPU": (without_gpu(), "hardware", ("PCI", "no NVIDIA GPU")),
+        "no module": (without_gpu(), "kernel", ("module loaded", "not loaded")),
+        "the device of WSL": (windows_guest(), "windows", ("/dev/dxg", "there")),
+        "shared memory": (inside(), "container", ("/dev/shm", "8 GiB")),
+        "torch's CUDA": (inside(), "cuda", ("torch's CUDA", "12.8")),
+        "torch inside": (changed(healthy(), {"inside": inside()}), "python", ("torch", "2.9.1+cu128")),
+    },
 )
 def test_what_is_shown_of_a_layer(facts, layer, reading):
     (found,) = [one for one in build_stack(facts, build_full_report(facts)) if one.name == layer]
@@ -336,24 +335,21 @@ def test_nothing_is_claimed_of_what_was_not_read():
 SWITCH = ("pci0000:16", "0000:16:01.0", "0000:17:00.0")
 
 
-@pytest.mark.parametrize(
-    ("bridges", "others", "nodes", "connection"),
-    [
-        pytest.param((*SWITCH, "0000:18:00.0"), (*SWITCH, "0000:18:01.0"), (0, 0), "PIX", id="ports of one switch"),
-        pytest.param(
+@cases(
+    "bridges, others, nodes, connection",
+    {
+        "ports of one switch": ((*SWITCH, "0000:18:00.0"), (*SWITCH, "0000:18:01.0"), (0, 0), "PIX"),
+        "a switch behind a switch": (
             (*SWITCH, "0000:18:00.0"),
             (*SWITCH, "0000:18:01.0", "0000:20:00.0", "0000:21:00.0"),
             (0, 0),
             "PXB",
-            id="a switch behind a switch",
         ),
-        pytest.param(
-            ("pci0000:16", "0000:16:01.0"), ("pci0000:16", "0000:16:03.0"), (0, 0), "PHB", id="one host bridge"
-        ),
-        pytest.param(("pci0000:16", "0000:16:01.0"), ("pci0000:30", "0000:30:01.0"), (0, 0), "NODE", id="one socket"),
-        pytest.param(("pci0000:16", "0000:16:01.0"), ("pci0000:80", "0000:80:01.0"), (0, 1), "SYS", id="two sockets"),
-        pytest.param(Unknown("hidden"), SWITCH, (0, 0), Unknown("hidden"), id="a bus that does not show"),
-    ],
+        "one host bridge": (("pci0000:16", "0000:16:01.0"), ("pci0000:16", "0000:16:03.0"), (0, 0), "PHB"),
+        "one socket": (("pci0000:16", "0000:16:01.0"), ("pci0000:30", "0000:30:01.0"), (0, 0), "NODE"),
+        "two sockets": (("pci0000:16", "0000:16:01.0"), ("pci0000:80", "0000:80:01.0"), (0, 1), "SYS"),
+        "a bus that does not show": (Unknown("hidden"), SWITCH, (0, 0), Unknown("hidden")),
+    },
 )
 def test_what_data_between_two_gpus_crosses(bridges, others, nodes, connection):
     first, second = (

@@ -20,6 +20,7 @@ from devkit.facts.machine import Distribution, Platform
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import compute_seconds_between
+from tests.cases import cases
 from tests.doctor.machines import (
     ARCH,
     ROCKY,
@@ -135,49 +136,37 @@ HIDDEN = Unknown("/sys is not visible here")
 SILENT = {"nvml": no_library()}
 
 
-@pytest.mark.parametrize(
-    ("facts", "answer"),
-    [
-        pytest.param(healthy(), True, id="NVML lists one"),
-        pytest.param(changed(healthy(), SILENT), True, id="the bus shows one while NVML is silent"),
-        pytest.param(changed(healthy(), SILENT | {"driver.loaded": None}), True, id="the bus alone shows one"),
-        pytest.param(
-            changed(healthy(), SILENT | {"driver.pci_gpus": ()}), True, id="the module is loaded, as on a Jetson"
-        ),
-        pytest.param(without_gpu(), False, id="neither bus nor module"),
-        pytest.param(
-            changed(without_gpu(), {"driver.pci_gpus": HIDDEN}), False, id="a hidden bus and no trace of a driver"
-        ),
-        pytest.param(
+@cases(
+    "facts, answer",
+    {
+        "NVML lists one": (healthy(), True),
+        "the bus shows one while NVML is silent": (changed(healthy(), SILENT), True),
+        "the bus alone shows one": (changed(healthy(), SILENT | {"driver.loaded": None}), True),
+        "the module is loaded, as on a Jetson": (changed(healthy(), SILENT | {"driver.pci_gpus": ()}), True),
+        "neither bus nor module": (without_gpu(), False),
+        "a hidden bus and no trace of a driver": (changed(without_gpu(), {"driver.pci_gpus": HIDDEN}), False),
+        "a hidden bus inside a container proves nothing": (
             changed(without_gpu(), {"driver.pci_gpus": HIDDEN, "container": inside().container}),
             HIDDEN,
-            id="a hidden bus inside a container proves nothing",
         ),
-        pytest.param(
+        "a library without driver and GPU": (
             changed(without_gpu(), {"nvml": NvmlFailure(NvmlEnd.ERROR, 9, "Driver Not Loaded", "nvmlInit_v2")}),
             False,
-            id="a library without driver and GPU",
         ),
-        pytest.param(
+        "a driver that hangs": (
             changed(without_gpu(), {"nvml": NvmlFailure(NvmlEnd.TIMED_OUT, 0, "", "nvmlInit_v2")}),
             True,
-            id="a driver that hangs",
         ),
-        pytest.param(changed(without_gpu(), {"nvml": NvmlAnswer(HIDDEN, HIDDEN, ())}), False, id="NVML lists none"),
-        pytest.param(changed(windows_guest(), SILENT), True, id="Windows put its libraries into the guest"),
-        pytest.param(
-            changed(windows_guest(), SILENT | {"wsl.libraries": ("libd3d12.so",)}),
-            False,
-            id="Windows has no NVIDIA driver",
-        ),
-        pytest.param(changed(windows_guest(), SILENT | {"wsl": HIDDEN}), HIDDEN, id="an unread guest"),
-        pytest.param(changed(without_gpu(), {"system.platform": Platform.MACOS, "driver": HIDDEN}), False, id="a Mac"),
-        pytest.param(
+        "NVML lists none": (changed(without_gpu(), {"nvml": NvmlAnswer(HIDDEN, HIDDEN, ())}), False),
+        "Windows put its libraries into the guest": (changed(windows_guest(), SILENT), True),
+        "Windows has no NVIDIA driver": (changed(windows_guest(), SILENT | {"wsl.libraries": ("libd3d12.so",)}), False),
+        "an unread guest": (changed(windows_guest(), SILENT | {"wsl": HIDDEN}), HIDDEN),
+        "a Mac": (changed(without_gpu(), {"system.platform": Platform.MACOS, "driver": HIDDEN}), False),
+        "Windows without NVML": (
             changed(without_gpu(), {"system.platform": Platform.WINDOWS, "driver": HIDDEN}),
             False,
-            id="Windows without NVML",
         ),
-    ],
+    },
 )
 def test_whether_there_is_an_nvidia_gpu(facts, answer):
     assert has_nvidia_gpu(facts) == answer
@@ -219,17 +208,16 @@ def test_a_containers_distribution_says_nothing_about_its_host():
     assert find_container_distro_family(inside()) is DistroFamily.DEBIAN
 
 
-@pytest.mark.parametrize(
-    ("engine", "status"),
-    [
-        pytest.param({}, Skipped, id="no engine in the container"),
-        pytest.param({"engine": healthy().engine}, Found, id="an engine runs in the container itself"),
-        pytest.param(
+@cases(
+    "engine, status",
+    {
+        "no engine in the container": ({}, Skipped),
+        "an engine runs in the container itself": ({"engine": healthy().engine}, Found),
+        "a socket was passed in, the engine runs outside": (
             {"engine": changed(healthy(), {"engine.hook_on_path": Unknown("its process is not visible")}).engine},
             Skipped,
-            id="a socket was passed in, the engine runs outside",
         ),
-    ],
+    },
 )
 def test_a_container_judges_only_an_engine_of_its_own(engine, status):
     facts = changed(inside(), {**engine, "compose": None})
@@ -245,13 +233,13 @@ def test_a_library_that_hangs_or_crashes_is_not_blamed_on_a_gpu_that_was_not_giv
     assert [type(outcome.verdict) for outcome in outcomes] == [Skipped, Found]
 
 
-@pytest.mark.parametrize(
-    ("end", "chosen_by", "status"),
-    [
-        pytest.param(EngineEnd.NOT_RUNNING, "default", Skipped, id="nobody speaks of an engine"),
-        pytest.param(EngineEnd.NOT_RUNNING, "DOCKER_HOST", Found, id="a variable names one that does not exist"),
-        pytest.param(EngineEnd.PERMISSION_DENIED, "default", Found, id="a socket was passed in that refuses"),
-    ],
+@cases(
+    "end, chosen_by, status",
+    {
+        "nobody speaks of an engine": (EngineEnd.NOT_RUNNING, "default", Skipped),
+        "a variable names one that does not exist": (EngineEnd.NOT_RUNNING, "DOCKER_HOST", Found),
+        "a socket was passed in that refuses": (EngineEnd.PERMISSION_DENIED, "default", Found),
+    },
 )
 def test_a_container_with_a_broken_way_to_an_engine_is_told(end, chosen_by, status):
     failure = EngineFailure(end, Endpoint("unix:///var/run/docker.sock", chosen_by), "no such file")
@@ -259,19 +247,17 @@ def test_a_container_with_a_broken_way_to_an_engine_is_told(end, chosen_by, stat
     assert isinstance(outcome.verdict, status)
 
 
-@pytest.mark.parametrize(
-    ("earlier", "later", "seconds"),
-    [
-        pytest.param("2025-12-31T23:59:59+00:00", "2026-01-01T00:00:00+00:00", 1, id="over the new year"),
-        pytest.param("2025-12-31T12:00:00+0200", "2025-12-31T10:00:00Z", 0, id="in two time zones"),
-        pytest.param("2025-12-31T12:00:00-03:30", "2025-12-31T15:30:00+00:00", 0, id="west of Greenwich"),
-        pytest.param("2024-02-28", "2024-03-01", 2 * DAY_S, id="over a leap day"),
-        pytest.param(
-            "2025-12-11 06:41:02 upgrade libnvidia-compute-580", "2025-12-11T06:41:03+00:00", 1, id="a log line"
-        ),
-        pytest.param("812.4 s after the start", "2025-12-31T10:00:00Z", None, id="no date"),
-        pytest.param("2025-13-31", "2025-12-31", None, id="no such month"),
-    ],
+@cases(
+    "earlier, later, seconds",
+    {
+        "over the new year": ("2025-12-31T23:59:59+00:00", "2026-01-01T00:00:00+00:00", 1),
+        "in two time zones": ("2025-12-31T12:00:00+0200", "2025-12-31T10:00:00Z", 0),
+        "west of Greenwich": ("2025-12-31T12:00:00-03:30", "2025-12-31T15:30:00+00:00", 0),
+        "over a leap day": ("2024-02-28", "2024-03-01", 2 * DAY_S),
+        "a log line": ("2025-12-11 06:41:02 upgrade libnvidia-compute-580", "2025-12-11T06:41:03+00:00", 1),
+        "no date": ("812.4 s after the start", "2025-12-31T10:00:00Z", None),
+        "no such month": ("2025-13-31", "2025-12-31", None),
+    },
 )
 def test_how_far_apart_two_moments_are(earlier, later, seconds):
     assert compute_seconds_between(earlier, later) == seconds

@@ -23,6 +23,7 @@ from devkit.facts.machine import Circumstances
 from devkit.probe.circumstances import read_circumstances
 from devkit.probe.host import LocalHost
 from devkit.text import wrap_text
+from tests.cases import cases
 from tests.hosts import MACHINES, facts_of
 from tests.hosts import machine as host_of
 
@@ -100,16 +101,14 @@ NOISE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        pytest.param(MISMATCH, "DRV002", id="library mismatch"),
-        pytest.param(REQUIREMENT, "CUD001", id="CUDA requirement"),
-        pytest.param(NO_DRIVER, "CTK001", id="no device driver"),
-        pytest.param(
-            "ImportError: libfoo.so: undefined symbol: __nvJitLinkComplete_12_4", "PYT005", id="undefined symbol"
-        ),
-    ],
+@cases(
+    "text, code",
+    {
+        "library mismatch": (MISMATCH, "DRV002"),
+        "CUDA requirement": (REQUIREMENT, "CUD001"),
+        "no device driver": (NO_DRIVER, "CTK001"),
+        "undefined symbol": ("ImportError: libfoo.so: undefined symbol: __nvJitLinkComplete_12_4", "PYT005"),
+    },
 )
 def test_noise_does_not_matter(text, code):
     assert [name for noise, name in NOISE if codes(noise(text)) != [code]] == []
@@ -144,18 +143,14 @@ def test_what_is_no_known_error_is_not_explained():
     assert [name for text, name in HARMLESS if find_known_errors(text)] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        pytest.param(
-            "/sbin/ldconfig.real: /usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link", "WSL007", id="WSL's link"
-        ),
-        pytest.param("failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]", "GPU023", id="no NVSwitch"),
-        pytest.param("groups: cannot find name for group ID 993", "CON014", id="a group without a name"),
-        pytest.param(
-            "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg.", "ENG012", id="Podman"
-        ),
-    ],
+@cases(
+    "text, code",
+    {
+        "WSL's link": ("/sbin/ldconfig.real: /usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link", "WSL007"),
+        "no NVSwitch": ("failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]", "GPU023"),
+        "a group without a name": ("groups: cannot find name for group ID 993", "CON014"),
+        "Podman": ("Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg.", "ENG012"),
+    },
 )
 def test_a_line_that_only_looks_bad_is_a_note(text, code):
     assert codes(text) == [f"note:{code}"]
@@ -192,24 +187,22 @@ def test_the_more_specific_text_has_the_last_word():
     assert found[0].confidence is Confidence.CERTAIN
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        pytest.param("driver on your system is too old (found version 12080)", "", id="too little of the text"),
-        pytest.param(
+@cases(
+    "text, cause",
+    {
+        "too little of the text": ("driver on your system is too old (found version 12080)", ""),
+        "CUDA": (
             "The NVIDIA driver on your system is too old (found version 12080).",
             "the driver runs CUDA up to 12.8",
-            id="CUDA",
         ),
-        pytest.param(REQUIREMENT, "the image requires CUDA 12.8", id="a requirement"),
-        pytest.param(
+        "a requirement": (REQUIREMENT, "the image requires CUDA 12.8"),
+        "two versions over two lines": (
             "NVRM: API mismatch: the client has the version 570.133.07, but\n"
             "NVRM: this kernel module has the version 550.54.14.  Please\n",
             "the libraries are 570.133.07, but the loaded kernel module is 550.54.14",
-            id="two versions over two lines",
         ),
-        pytest.param("version `GLIBCXX_3.4.32' not found", "(3.4.32)", id="a symbol version"),
-    ],
+        "a symbol version": ("version `GLIBCXX_3.4.32' not found", "(3.4.32)"),
+    },
 )
 def test_the_cause_names_what_the_text_names(text, cause):
     assert cause in "".join(match.cause for match in find_known_errors(text))
@@ -277,14 +270,14 @@ WSL = Circumstances(driver="", has_device=True, is_wsl=True, container="", docke
 BLIND_CONTAINER = replace(LAPTOP, container="docker", docker="")
 
 
-@pytest.mark.parametrize(
-    ("text", "here", "code", "evidence"),
-    [
-        pytest.param(NO_GPU, BLIND_CONTAINER, "CON001", "this Docker container has no GPU", id="a container without"),
-        pytest.param(NO_GPU, SERVER, "PYT006", "", id="a server with a driver"),
-        pytest.param(ERROR_35, LAPTOP, "CON001", "", id="no driver: then not its age"),
-        pytest.param(ERROR_35, SERVER, "CUD004", "", id="a driver"),
-    ],
+@cases(
+    "text, here, code, evidence",
+    {
+        "a container without": (NO_GPU, BLIND_CONTAINER, "CON001", "this Docker container has no GPU"),
+        "a server with a driver": (NO_GPU, SERVER, "PYT006", ""),
+        "no driver: then not its age": (ERROR_35, LAPTOP, "CON001", ""),
+        "a driver": (ERROR_35, SERVER, "CUD004", ""),
+    },
 )
 def test_this_machine_ranks_what_the_text_leaves_open(text, here, code, evidence):
     (match,) = find_known_errors(text, machine=describe_circumstances(here))

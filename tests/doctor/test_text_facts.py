@@ -13,6 +13,7 @@ from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import READINGS, TextFact, TextFacts, read_text_facts
 from devkit.facts.machine import Platform
+from tests.cases import cases
 
 ROWS = tuple(cause for family in load_families() for cause in family.causes)
 IMAGE_WORK = re.compile(r"docker (?:build|buildx|builder|manifest|push)|DOCKER_BUILDKIT")
@@ -22,35 +23,30 @@ def facts_of(text):
     return read_text_facts(read_words(text))
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "value"),
-    [
-        pytest.param("$ snap install docker\n$ docker run x", "engine", "snap", id="snap"),
-        pytest.param("Server: Docker Desktop 4.38", "engine", "desktop", id="Desktop"),
-        pytest.param("docker run x\nunix:///run/user/1000/docker.sock", "engine", "rootless", id="rootless"),
-        pytest.param("$ podman run --device nvidia.com/gpu=all x", "engine", "podman", id="Podman"),
-        pytest.param("it fails in my pod / kubectl logs x", "engine", "kubernetes", id="pod"),
-        pytest.param("FATAL: singularity exec --nv", "engine", "apptainer", id="Apptainer"),
-        pytest.param(
+@cases(
+    "text, name, value",
+    {
+        "snap": ("$ snap install docker\n$ docker run x", "engine", "snap"),
+        "Desktop": ("Server: Docker Desktop 4.38", "engine", "desktop"),
+        "rootless": ("docker run x\nunix:///run/user/1000/docker.sock", "engine", "rootless"),
+        "Podman": ("$ podman run --device nvidia.com/gpu=all x", "engine", "podman"),
+        "pod": ("it fails in my pod / kubectl logs x", "engine", "kubernetes"),
+        "Apptainer": ("FATAL: singularity exec --nv", "engine", "apptainer"),
+        "the one that fails": (
             "docker: Error response from daemon: x\nThe same works with podman.",
             "engine",
             "docker",
-            id="the one that fails",
         ),
-        pytest.param("Linux box 5.15.0-91-generic #101 x86_64", "kernel", "5.15.0-91-generic", id="uname"),
-        pytest.param(" Cgroup Version: 2", "cgroup_version", "2", id="docker info"),
-        pytest.param("numpy-2.1.0-cp312-cp312-manylinux.whl", "python", "3.12", id="tag of a wheel"),
-        pytest.param("torch==2.7.1+cu126", "torch_build", "cu126", id="build of torch"),
-        pytest.param("-I/usr/local/cuda-11.8/include", "cuda_toolkit", "11.8", id="folder of CUDA"),
-        pytest.param(
-            "NCCL_GRAPH_FILE set by environment to /x.xml", "variable:NCCL_GRAPH_FILE", "/x.xml", id="variable"
-        ),
-        pytest.param("command terminated with exit code 137", "exit_code", "137", id="exit code"),
-        pytest.param(
-            "user@host:~$ docker run --gpus all x", "command", "docker run --gpus all x", id="the user's command"
-        ),
-        pytest.param("kernel-devel-4.18.0-240.el8.x86_64", "distribution", "rhel", id="package of a distribution"),
-    ],
+        "uname": ("Linux box 5.15.0-91-generic #101 x86_64", "kernel", "5.15.0-91-generic"),
+        "docker info": (" Cgroup Version: 2", "cgroup_version", "2"),
+        "tag of a wheel": ("numpy-2.1.0-cp312-cp312-manylinux.whl", "python", "3.12"),
+        "build of torch": ("torch==2.7.1+cu126", "torch_build", "cu126"),
+        "folder of CUDA": ("-I/usr/local/cuda-11.8/include", "cuda_toolkit", "11.8"),
+        "variable": ("NCCL_GRAPH_FILE set by environment to /x.xml", "variable:NCCL_GRAPH_FILE", "/x.xml"),
+        "exit code": ("command terminated with exit code 137", "exit_code", "137"),
+        "the user's command": ("user@host:~$ docker run --gpus all x", "command", "docker run --gpus all x"),
+        "package of a distribution": ("kernel-devel-4.18.0-240.el8.x86_64", "distribution", "rhel"),
+    },
 )
 def test_a_fact_is_read(text, name, value):
     assert facts_of(text).find(name) == value
@@ -177,65 +173,55 @@ def commands_of(text):
     return "\n".join(find_known_errors(text)[0].fix.commands)
 
 
-@pytest.mark.parametrize(
-    ("text", "holds", "lacks"),
-    [
-        pytest.param(
+@cases(
+    "text, holds, lacks",
+    {
+        "the driver's branch": (
             "fabric manager NVIDIA GPU driver interface version 535.183.01 don't match with driver version 535.216.01",
             "nvidia-fabricmanager-535",
             "580",
-            id="the driver's branch",
         ),
-        pytest.param(
+        "the torch that the package was built for": (
             "xformers 0.0.30 requires torch==2.7.0, but you have torch 2.8.0+cu128 which is incompatible.",
             "torch==2.7.0",
             "2.8",
-            id="the torch that the package was built for",
         ),
-        pytest.param(
-            "Unsupported gpu architecture 'compute_35'", "cuda-11.8", "6.0", id="the newest toolkit that knows it"
-        ),
-        pytest.param(
+        "the newest toolkit that knows it": ("Unsupported gpu architecture 'compute_35'", "cuda-11.8", "6.0"),
+        "a snap": (
             '$ snap install docker\ncould not select device driver "" with capabilities: [[gpu]].',
             "snap remove docker",
             "nvidia-ctk cdi",
-            id="a snap",
         ),
-        pytest.param(
+        "shared memory of a pod": (
             "on the kubernetes pod\nRuntimeError: DataLoader worker (pid 1) is killed by signal: Bus error. It is possible"
             " that dataloader's workers are out of shared memory.",
             "emptyDir: {medium: Memory",
             "docker",
-            id="shared memory of a pod",
         ),
-        pytest.param(
+        "one MIG device": (
             "CUDA_VISIBLE_DEVICES=MIG-8a1b6a6e-1111-5e6c-9cbb-0123456789ab,MIG-7a1b6a6e-1111-5e6c-9cbb-0123456789ab\n"
             "RuntimeError: CUDA error: invalid device ordinal",
             "CUDA_VISIBLE_DEVICES=MIG-8a1b6a6e",
             "unset",
-            id="one MIG device",
         ),
-        pytest.param(
+        "a name that came with a later torch": (
             'torch 2.4.1\n  File "/x/site-packages/transformers/integrations/tensor_parallel.py", line 3, in <module>\n'
             "NameError: name 'Replicate' is not defined",
             "torch>=2.5",
             "transformers",
-            id="a name that came with a later torch",
         ),
-        pytest.param(
+        "a package older than its library": (
             'transformers: 5.0.0rc1\n  File "/x/site-packages/unsloth/models/_utils.py", line 10, in <module>\n'
             "NameError: name 'PreTrainedConfig' is not defined",
             "--upgrade unsloth",
             "transformers>=5",
-            id="a package older than its library",
         ),
-        pytest.param(
+        "shared GPUs": (
             "gpu pod 1: Warning FailedScheduling 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n nvidia.com/gpu.shared: 4",
             "nvidia.com/gpu.shared: 1",
             "device-plugin-daemonset",
-            id="shared GPUs",
         ),
-    ],
+    },
 )
 def test_values_of_the_text_reach_the_commands(text, holds, lacks):
     commands = commands_of(text)
@@ -255,18 +241,16 @@ HELD = "Including non-PyTorch memory, this process has {} memory in use."
 FEW_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 
 
-@pytest.mark.parametrize(
-    ("error", "fact", "without", "stated"),
-    [
-        pytest.param(BUSY, "| No MIG devices found |", "exclusive use", "MIG mode", id="MIG without devices"),
-        pytest.param(MISMATCH, "# reboot\n", "old kernel module", "a reboot does not fix", id="rebooted"),
-        pytest.param(
-            NO_LIBRARY, "* Ubuntu   Stopped   1\n", "cannot find a driver", "Ubuntu runs in WSL 1", id="WSL 1"
-        ),
-        pytest.param(FULL, HELD.format("22.50 GiB"), "or another process", "does not fit", id="full by itself"),
-        pytest.param(FEW_IDS, "ra:100000:65536\nra:1000:1\n", "user ID outside", "of 65536 IDs, but", id="range"),
-        pytest.param(FEW_GPUS, "Requests:\n  nvidia.com/gpu:  2\n", "advertises none", "requests 2 GPUs", id="wanted"),
-    ],
+@cases(
+    "error, fact, without, stated",
+    {
+        "MIG without devices": (BUSY, "| No MIG devices found |", "exclusive use", "MIG mode"),
+        "rebooted": (MISMATCH, "# reboot\n", "old kernel module", "a reboot does not fix"),
+        "WSL 1": (NO_LIBRARY, "* Ubuntu   Stopped   1\n", "cannot find a driver", "Ubuntu runs in WSL 1"),
+        "full by itself": (FULL, HELD.format("22.50 GiB"), "or another process", "does not fit"),
+        "range": (FEW_IDS, "ra:100000:65536\nra:1000:1\n", "user ID outside", "of 65536 IDs, but"),
+        "wanted": (FEW_GPUS, "Requests:\n  nvidia.com/gpu:  2\n", "advertises none", "requests 2 GPUs"),
+    },
 )
 def test_a_fact_of_the_text_chooses_the_cause(error, fact, without, stated):
     assert without in find_known_errors(error, is_ours=True)[0].cause

@@ -13,6 +13,7 @@ from devkit.doctor.trials import describe_trials
 from devkit.facts.engine import Endpoint, EngineEnd, EngineFailure
 from devkit.facts.runs import Lack, ProgramFailure, Proxy, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
+from tests.cases import cases
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_only
@@ -75,8 +76,13 @@ def by_gpus(**changes):
     return tried(trial(Way.GPUS, **changes))
 
 
+def alone(*trials, left_behind=()):
+    """The healthy machine, with these trials and no others."""
+    return changed(healthy(), {"trials": Trials(trials, left_behind)})
+
+
 def broken_by(err, **changes):
-    return changed(healthy(), {"trials": Trials((refused(Way.PLAIN, err, **changes),), ())})
+    return alone(refused(Way.PLAIN, err, **changes))
 
 
 FILE = "/etc/docker/daemon.json"
@@ -88,16 +94,14 @@ def own(**changes):
     return replace(trial(Way.PROJECT, **changes), arguments=("compose", "run", "train"))
 
 
-def failing(*arguments, err="it", machine=None, **changes):
+def failing(*arguments, err="it", machine=None, code=1, **changes):
     """A container of the project that does not start, or shows a fault."""
-    return tried(replace(own(code=1, err=err, **changes), arguments=arguments), machine=machine)
+    return tried(replace(own(code=code, err=err, **changes), arguments=arguments), machine=machine)
 
 
 def lacking(kind, words, setting="", engine="docker"):
     """A plain container that started and lacks something."""
-    return changed(
-        healthy(), {"trials": Trials((replace(PLAIN, engine=engine, lacks=(Lack(kind, words, setting),)),), ())}
-    )
+    return alone(replace(PLAIN, engine=engine, lacks=(Lack(kind, words, setting),)))
 
 
 TWO = {"nvml.gpus": (gpu(0), gpu(1))}
@@ -105,17 +109,12 @@ TWO = {"nvml.gpus": (gpu(0), gpu(1))}
 CASES = [
     ("ENG017", tried(machine=without_gpu()), "passed", "a container starts on a machine without a GPU"),
     ("ENG017", healthy(), "skipped", "nothing was tried"),
-    ("ENG017", changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC),), ())}), "error", "no runc"),
-    (
-        "ENG017",
-        changed(healthy(), {"trials": Trials((refused(Way.IMAGE, "no space left on device"),), ())}),
-        "error: cannot import an image",
-        "a full disk",
-    ),
+    ("ENG017", broken_by(NO_RUNC), "error", "no runc"),
+    ("ENG017", alone(refused(Way.IMAGE, "no space left")), "error: cannot import an image", "a full disk"),
     ("ENG017", tried(refused(Way.PLAIN, STRANGE, engine="podman")), "warning: podman", "Podman beside a sound Docker"),
     (
         "ENG017",
-        changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC), trial(Way.PLAIN, engine="podman")), ())}),
+        alone(refused(Way.PLAIN, NO_RUNC), trial(Way.PLAIN, engine="podman")),
         "error",
         "a broken Docker beside a sound Podman",
     ),
@@ -127,9 +126,7 @@ CASES = [
     ),
     (
         "ENG017",
-        changed(
-            healthy(), {"trials": Trials((trial(Way.PLAIN, code=124, is_timed_out=True),), ("docker devkit-trial:1",))}
-        ),
+        alone(trial(Way.PLAIN, code=124, is_timed_out=True), left_behind=("docker devkit-trial:1",)),
         "warning: docker image rm",
         "what a container that hangs left behind",
     ),
@@ -174,9 +171,7 @@ CASES = [
     ("ENG017", broken_by(STRANGE, settings=(DEFAULT,)), "error: default-runtime", "another default runtime"),
     (
         "PRJ041",
-        tried(
-            WORKS, replace(own(code=1, err="network ml not found"), arguments=("inspect", "--type", "network", "ml"))
-        ),
+        failing("inspect", "--type", "network", "ml", err="network ml not found"),
         "error: network ml not found | docker network create ml",
         "an external network that does not exist",
     ),
@@ -210,7 +205,7 @@ CASES = [
     ("PRJ041", tried(own(is_timed_out=True, code=124)), "skipped", "a busy machine"),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=1, err="target x not found"), arguments=("build", "--file", "app/Dockerfile"))),
+        failing("build", "--file", "app/Dockerfile", err="target x not found"),
         "warning: from app/Dockerfile: target x not found | docker build --check --file app/Dockerfile",
         "a Dockerfile that BuildKit refuses",
     ),
@@ -223,19 +218,19 @@ CASES = [
     ("PRJ041", failing("build", "--ignorefile", "/i", "!r"), "error: it | echo '!r' >> /i", "an ignored file"),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=126, err='exec: "/e": permission denied'), arguments=("compose", "up", "app"))),
+        failing("compose", "up", "app", err='exec: "/e": permission denied', code=126),
         "error: docker compose up app | docker compose build app",
         "a program without its execute bit in the image",
     ),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=1, err="its program is bash"), arguments=("run", "--interactive", "app"))),
+        failing("run", "--interactive", "app", err="its program is bash"),
         "error: exits right after it starts: its program is bash | overrideCommand",
         "a shell with nothing to read",
     ),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=1, err="the volume at /data"), arguments=("run", "--mount", "/data"))),
+        failing("run", "--mount", "/data", err="the volume at /data"),
         "warning: the volume at /data | sudo chown $(id -u):$(id -g) /data",
         "a new volume without a folder in the image",
     ),
@@ -383,30 +378,28 @@ def test_cdi_that_is_disabled_is_the_cause_where_the_project_asks_for_it():
     assert build_full_report(tried(refused(Way.GPUS, NO_DRIVER), **off)).root_causes == ("CTK013",)
 
 
-@pytest.mark.parametrize("words", [NO_RUNC, NO_LIMIT], ids=["words that nobody knows", "words that are known"])
+@cases("words", {"words that nobody knows": NO_RUNC, "words that are known": NO_LIMIT})
 def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
     facts = changed(healthy(), {"trials": Trials((refused(Way.PLAIN, words), refused(Way.GPUS, words)), ())})
     assert build_full_report(facts).root_causes == ("ENG017",)
 
 
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        pytest.param(tried(WORKS), "containers start with 1 GPU", id="tried"),
-        pytest.param(
+@cases(
+    "facts, said",
+    {
+        "tried": (tried(WORKS), "containers start with 1 GPU"),
+        "beside a project's container": (
             tried(WORKS, own()),
             "containers start with 1 GPU; not tried: the project's programs (devkit up)",
-            id="beside a project's container",
         ),
-        pytest.param(
+        "an image that is not here": (
             changed(healthy(), {"trials": Trials((WORKS, own()), (), pending=("the image pg:16",))}),
             "settings look right; not tried: the image pg:16 and the project's programs (devkit up)",
-            id="an image that is not here",
         ),
-        pytest.param(healthy(), "settings look right, but not tried", id="not tried"),
-        pytest.param(changed(healthy(), {"trials": NOT_READ}), "not tried", id="facts of an older release"),
-        pytest.param(tried(), "settings look right", id="only a container without a GPU"),
-    ],
+        "not tried": (healthy(), "settings look right, but not tried"),
+        "facts of an older release": (changed(healthy(), {"trials": NOT_READ}), "not tried"),
+        "only a container without a GPU": (tried(), "settings look right"),
+    },
 )
 def test_healthy_is_said_only_of_what_was_tried(facts, said):
     report = build_full_report(facts)
@@ -448,17 +441,13 @@ def test_beside_a_warning_what_was_not_tried_is_told_with_the_command_that_tries
     assert "1 warning; not tried: the build of app and the project's programs (devkit up);" in " ".join(map(str, lines))
 
 
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        pytest.param(tried(trial(Way.GPUS, is_timed_out=True, code=124)), "did not end in time", id="late"),
-        pytest.param(tried(WORKS, own(is_timed_out=True, code=124)), "did not end in time", id="a late service"),
-        pytest.param(
-            changed(healthy(), {"trials": Trials((PLAIN, WORKS, own()), (), ("db",))}),
-            "were not tried: db",
-            id="untried",
-        ),
-    ],
+@cases(
+    "facts, said",
+    {
+        "late": (tried(trial(Way.GPUS, is_timed_out=True, code=124)), "did not end in time"),
+        "a late service": (tried(WORKS, own(is_timed_out=True, code=124)), "did not end in time"),
+        "untried": (changed(healthy(), {"trials": Trials((PLAIN, WORKS, own()), (), ("db",))}), "were not tried: db"),
+    },
 )
 def test_what_the_project_or_the_gpus_need_and_was_not_seen_is_never_healthy(facts, said):
     report = build_full_report(facts)

@@ -4,6 +4,7 @@ import pytest
 
 from devkit.doctor.known_errors import explain_text
 from devkit.doctor.model import Confidence
+from tests.cases import cases
 
 TRACEBACK = """
 deepspeed 0.16.0
@@ -43,47 +44,25 @@ def test_the_first_error_is_shown_where_a_known_line_only_reports_it():
     assert "which is not in this text" in alone[0].cause
 
 
-@pytest.mark.parametrize(
+@cases(
     "log",
-    [
-        pytest.param(
-            "h:1:1 [0] NCCL INFO NET/IB : No device found.\nh:1:1 [0] NCCL INFO NET/Socket : Using eth0\n"
-            "h:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 8 - Init COMPLETE\n# Avg bus bandwidth : 123",
-            id="NCCL without InfiniBand",
-        ),
-        pytest.param(
-            "| NVIDIA-SMI 550.54.14    Driver Version: 550.54.14    CUDA Version: 12.4     |\n"
-            "| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |\n"
-            "|   0  NVIDIA A100         Off  | 00000000:07:00.0 Off |                    0 |",
-            id="nvidia-smi",
-        ),
-        pytest.param(
-            "warning: Failed to hardlink files; falling back to full copy.\nInstalled 3 packages in 1.2s\n + torch==2.8.0",
-            id="uv copies",
-        ),
-        pytest.param(
-            "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.\n Minimum and Maximum cuda capability supported by this"
-            " version of PyTorch is\n (8.0) - (12.0)\n{'loss': 1.2, 'epoch': 1.0}",
-            id="torch on a GB10",
-        ),
-        pytest.param(
-            "Found GPU0 NVIDIA GB10 which is of compute capability (CC) 12.1.\nThe following list shows the CCs this version of"
-            " PyTorch was built for and the hardware CCs it supports:\n- 12.0 which supports hardware CC >=12.0,<13.0",
-            id="torch 2.13 on a GB10",
-        ),
-        pytest.param(
-            f"commit {'3f' * 20}\nAuthor: A\n    A download that failed: No space left on device", id="git log"
-        ),
-        pytest.param(
-            "4625b912 Kills and full disks\n76bccf28 RuntimeError: CUDA out of memory is told\n3f3f3f3f Docs",
-            id="git log --oneline",
-        ),
-        pytest.param('## 1.8.2\n- Fix a crash\n- Docs: "could not select device driver" on Fedora', id="a changelog"),
-        pytest.param(
-            "Epoch 1/3\n{'loss': 1.23, 'grad_norm': 0.5}\n0 errors, 0 failed\nSaving model checkpoint to out/checkpoint-1",
-            id="training",
-        ),
-    ],
+    {
+        "NCCL without InfiniBand": "h:1:1 [0] NCCL INFO NET/IB : No device found.\nh:1:1 [0] NCCL INFO NET/Socket : Using eth0\n"
+        "h:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 8 - Init COMPLETE\n# Avg bus bandwidth : 123",
+        "nvidia-smi": "| NVIDIA-SMI 550.54.14    Driver Version: 550.54.14    CUDA Version: 12.4     |\n"
+        "| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |\n"
+        "|   0  NVIDIA A100         Off  | 00000000:07:00.0 Off |                    0 |",
+        "uv copies": "warning: Failed to hardlink files; falling back to full copy.\nInstalled 3 packages in 1.2s\n + torch==2.8.0",
+        "torch on a GB10": "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.\n Minimum and Maximum cuda capability"
+        " supported by this version of PyTorch is\n (8.0) - (12.0)\n{'loss': 1.2, 'epoch': 1.0}",
+        "torch 2.13 on a GB10": "Found GPU0 NVIDIA GB10 which is of compute capability (CC) 12.1.\nThe following list shows"
+        " the CCs this version of PyTorch was built for and the hardware CCs it supports:\n"
+        "- 12.0 which supports hardware CC >=12.0,<13.0",
+        "git log": f"commit {'3f' * 20}\nAuthor: A\n    A download that failed: No space left on device",
+        "git log --oneline": "4625b912 Kills and full disks\n76bccf28 RuntimeError: CUDA out of memory is told\n3f3f3f3f Docs",
+        "a changelog": '## 1.8.2\n- Fix a crash\n- Docs: "could not select device driver" on Fedora',
+        "training": "Epoch 1/3\n{'loss': 1.23, 'grad_norm': 0.5}\n0 errors, 0 failed\nSaving model checkpoint to out/checkpoint-1",
+    },
 )
 def test_a_healthy_log_is_called_healthy(log):
     answer = explain_text(log)
@@ -148,27 +127,19 @@ def test_no_fix_with_a_choice_or_a_gap_is_certain(text):
     assert all(match.confidence is not Confidence.CERTAIN for match in explain_text(text).matches)
 
 
-@pytest.mark.parametrize(
-    ("line", "is_healthy"),
-    [
-        pytest.param(
-            "ERROR:   unpackSIF failed: extract command failed: WARNING: no passwd file", False, id="quotes a warning"
-        ),
-        pytest.param(
-            "nvidia 0000:01:00.0: PM: pci_pm_suspend(): nv_pmops_suspend [nvidia] returns -5",
-            False,
-            id="a kernel's code",
-        ),
-        pytest.param("2026-11-23 04:00:02,1 - trainer - ERROR - rank 3 is gone", False, id="Python's logging"),
-        pytest.param("ERROR 11-23 04:00:02 [core.py:12] rank 3 is gone", False, id="vLLM"),
-        pytest.param("E1123 04:00:02.123456 77 pod_workers.go:19] rank 3 is gone", False, id="klog"),
-        pytest.param("##[error]rank 3 is gone", False, id="GitHub Actions"),
-        pytest.param(
-            "2026-11-23 04:00:02,1 - trainer - WARNING - rank 3 waits", True, id="a warning of Python's logging"
-        ),
-        pytest.param("========= ERROR SUMMARY: 0 errors", True, id="a count of none"),
-        pytest.param("WARNING: the cache could not be read, it is made again", True, id="a warning"),
-    ],
+@cases(
+    "line, is_healthy",
+    {
+        "quotes a warning": ("ERROR:   unpackSIF failed: extract command failed: WARNING: no passwd file", False),
+        "a kernel's code": ("nvidia 0000:01:00.0: PM: pci_pm_suspend(): nv_pmops_suspend [nvidia] returns -5", False),
+        "Python's logging": ("2026-11-23 04:00:02,1 - trainer - ERROR - rank 3 is gone", False),
+        "vLLM": ("ERROR 11-23 04:00:02 [core.py:12] rank 3 is gone", False),
+        "klog": ("E1123 04:00:02.123456 77 pod_workers.go:19] rank 3 is gone", False),
+        "GitHub Actions": ("##[error]rank 3 is gone", False),
+        "a warning of Python's logging": ("2026-11-23 04:00:02,1 - trainer - WARNING - rank 3 waits", True),
+        "a count of none": ("========= ERROR SUMMARY: 0 errors", True),
+        "a warning": ("WARNING: the cache could not be read, it is made again", True),
+    },
 )
 def test_the_level_of_a_line_counts_before_what_it_quotes(line, is_healthy):
     lines = [f"INFO: step {number} of 40 done" for number in range(40)]

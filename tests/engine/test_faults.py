@@ -20,6 +20,7 @@ from devkit.probe.engine.daemon import read_engine
 from devkit.probe.engine.daemon_files import validate_daemon_file
 from devkit.probe.host import LocalHost
 from devkit.trial.containers import try_containers
+from tests.cases import cases
 from tests.doctor.machines import changed, healthy
 from tests.doctor.projects import read as read_files
 from tests.doctor.running import build_full_report, find_all, find_only, run_check
@@ -94,7 +95,7 @@ def test_two_files_of_one_device_are_named_and_one_is_put_aside(broken, repair):
 
 
 @ONLY_CDI
-@pytest.mark.parametrize("text", ["", '{"cdiVersion": "0.5.0", "kind"'], ids=["empty", "cut off"])
+@cases("text", {"empty": "", "cut off": '{"cdiVersion": "0.5.0", "kind"'})
 def test_a_broken_file_beside_a_good_one_is_put_aside(broken, repair, text):
     (broken.state / "cdi/nvidia2.json").write_text(text)
     repair(find_only("CDI003", read_facts()))
@@ -103,14 +104,14 @@ def test_a_broken_file_beside_a_good_one_is_put_aside(broken, repair, text):
 
 
 @ONLY_CDI
-@pytest.mark.parametrize(
-    ("damage", "cause"),
-    [
-        pytest.param(lambda text: text[: len(text) // 2], "CDI003", id="cut off"),
-        pytest.param(lambda text: text.replace("nvidia.com/gpu", "acme.com/gpu"), "CDI010", id="another vendor"),
-        pytest.param(lambda text: text.replace('"deviceNodes"', '"deviceNode"'), "CDI010", id="an unknown field"),
-        pytest.param(lambda text: text.replace('"0.5.0"', '"five"'), "CDI003", id="no version"),
-    ],
+@cases(
+    "damage, cause",
+    {
+        "cut off": (lambda text: text[: len(text) // 2], "CDI003"),
+        "another vendor": (lambda text: text.replace("nvidia.com/gpu", "acme.com/gpu"), "CDI010"),
+        "an unknown field": (lambda text: text.replace('"deviceNodes"', '"deviceNode"'), "CDI010"),
+        "no version": (lambda text: text.replace('"0.5.0"', '"five"'), "CDI003"),
+    },
 )
 def test_a_specification_that_the_engine_refuses_is_the_cause(broken, damage, cause):
     path = broken.state / "cdi/nvidia.json"
@@ -148,17 +149,15 @@ IN_NETWORK = (
 
 
 @ONLY_CDI
-@pytest.mark.parametrize(
-    ("compose", "refusal"),
-    [
-        pytest.param(IN_NETWORK % ("10.9.0.7", "10.9.0.0/24"), "", id="an address of its network"),
-        pytest.param(IN_NETWORK % ("10.8.0.7", "10.9.0.0/24"), "10.8.0.7", id="an address outside of its network"),
-        pytest.param(
-            IN_NETWORK % ("10.9.1.7", "10.9.1.0/24"), "devkit-test-taken already", id="a range that another network has"
-        ),
-        pytest.param(WAITS % "healthcheck: {test: [CMD, x]}", "", id="a service with a health check"),
-        pytest.param(WAITS % "init: true", "no healthcheck", id="a service without a health check"),
-    ],
+@cases(
+    "compose, refusal",
+    {
+        "an address of its network": (IN_NETWORK % ("10.9.0.7", "10.9.0.0/24"), ""),
+        "an address outside of its network": (IN_NETWORK % ("10.8.0.7", "10.9.0.0/24"), "10.8.0.7"),
+        "a range that another network has": (IN_NETWORK % ("10.9.1.7", "10.9.1.0/24"), "devkit-test-taken already"),
+        "a service with a health check": (WAITS % "healthcheck: {test: [CMD, x]}", ""),
+        "a service without a health check": (WAITS % "init: true", "no healthcheck"),
+    },
 )
 def test_compose_and_the_engine_say_what_they_refuse_of_a_project(broken, tmp_path, compose, refusal):
     (tmp_path / "compose.yaml").write_text(compose.replace("devkit-test-base", BASE))
@@ -183,24 +182,22 @@ RUN --mount=type=secret,id=token exit 1
 
 
 @ONLY_CDI
-@pytest.mark.parametrize(
-    ("compose", "refusal"),
-    [
-        pytest.param(ONE % "command: [sh, -c, 'exit 126']", "", id="a program that would say so if it ran"),
-        pytest.param(ONE % "entrypoint: [/etc/passwd]", "permission denied", id="no execute bit"),
-        pytest.param(ONE % "command: [nowhere]", "not found in $PATH", id="a program that the image does not have"),
-        pytest.param(ONE % "user: nobody-here", "unable to find user", id="a user that the image does not have"),
-        pytest.param(
-            ONE % "entrypoint: [/w/x], volumes: ['.:/w']", "does not exist", id="a program that a mount lacks"
-        ),
-        pytest.param(ONE % "volumes: ['./absent:/etc/passwd']", "is a file in the image", id="a folder onto a file"),
-        pytest.param(ONE % "volumes: ['./kept:/etc']", "is a folder in the image", id="a file onto a folder"),
-        pytest.param(ONE % "volumes: ['.:/w', './kept:/etc/passwd', 'v:/v']", "", id="mounts that fit"),
-        pytest.param(ONE % "platform: linux/arm64", "does not match", id="another platform"),
-        pytest.param(ONE % "logging: {driver: nowhere}", "no log driver nowhere", id="a driver that the engine lacks"),
-        pytest.param(BUILD % "secrets: [token]", "leaves kept out", id="a file that is left out of the build"),
-        pytest.param(BUILD % "target: two", "could not be found", id="a stage that the Dockerfile does not have"),
-    ],
+@cases(
+    "compose, refusal",
+    {
+        "a program that would say so if it ran": (ONE % "command: [sh, -c, 'exit 126']", ""),
+        "no execute bit": (ONE % "entrypoint: [/etc/passwd]", "permission denied"),
+        "a program that the image does not have": (ONE % "command: [nowhere]", "not found in $PATH"),
+        "a user that the image does not have": (ONE % "user: nobody-here", "unable to find user"),
+        "a program that a mount lacks": (ONE % "entrypoint: [/w/x], volumes: ['.:/w']", "does not exist"),
+        "a folder onto a file": (ONE % "volumes: ['./absent:/etc/passwd']", "is a file in the image"),
+        "a file onto a folder": (ONE % "volumes: ['./kept:/etc']", "is a folder in the image"),
+        "mounts that fit": (ONE % "volumes: ['.:/w', './kept:/etc/passwd', 'v:/v']", ""),
+        "another platform": (ONE % "platform: linux/arm64", "does not match"),
+        "a driver that the engine lacks": (ONE % "logging: {driver: nowhere}", "no log driver nowhere"),
+        "a file that is left out of the build": (BUILD % "secrets: [token]", "leaves kept out"),
+        "a stage that the Dockerfile does not have": (BUILD % "target: two", "could not be found"),
+    },
 )
 def test_images_and_dockerfiles_are_looked_into_and_nothing_of_them_runs(broken, tmp_path, compose, refusal):
     files = {
@@ -244,15 +241,15 @@ def list_made(engine: Engine) -> list[str]:
 
 
 @ONLY_CDI
-@pytest.mark.parametrize(
-    ("settings", "flags", "refusal"),
-    [
-        pytest.param({}, (), "", id="nothing"),
-        pytest.param({"debug": True}, (), "", id="a setting"),
-        pytest.param({"default_runtime": "nvidia"}, (), "default_runtime", id="an unknown key"),
-        pytest.param({"runtimes": {"nvidia": "x"}}, (), "cannot unmarshal string", id="a wrong type"),
-        pytest.param({"hosts": ["unix:///x"]}, ("-H", "fd://"), "hosts: (from flag", id="hosts beside a flag"),
-    ],
+@cases(
+    "settings, flags, refusal",
+    {
+        "nothing": ({}, (), ""),
+        "a setting": ({"debug": True}, (), ""),
+        "an unknown key": ({"default_runtime": "nvidia"}, (), "default_runtime"),
+        "a wrong type": ({"runtimes": {"nvidia": "x"}}, (), "cannot unmarshal string"),
+        "hosts beside a flag": ({"hosts": ["unix:///x"]}, ("-H", "fd://"), "hosts: (from flag"),
+    },
 )
 def test_dockerd_says_what_it_refuses(broken, tmp_path, settings, flags, refusal):
     path = tmp_path / "daemon.json"

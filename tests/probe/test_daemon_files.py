@@ -1,7 +1,5 @@
 import json
 
-import pytest
-
 from devkit.facts.values import Unknown
 from devkit.probe.engine.daemon_files import read_daemon_addresses, read_daemon_files, read_daemon_flags
 from tests.cases import cases
@@ -58,15 +56,15 @@ def test_without_a_daemon_on_this_side_nothing_is_asked(tmp_path):
     assert read(tmp_path, '{"foo": 1}', nodes="").error == ""
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        pytest.param({"default-runtime": "nvidia"}, "'nvidia' does not exist", id="nothing registers it"),
-        pytest.param({"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "x"}}}, "", id="registered"),
-        pytest.param({"default-runtime": "runc"}, "", id="built in"),
-        pytest.param({"default-runtime": "io.containerd.runsc.v1"}, "", id="a shim of containerd"),
-        pytest.param({"default-runtime": "/usr/bin/crun"}, "", id="a path"),
-    ],
+@cases(
+    "content, error",
+    {
+        "nothing registers it": ({"default-runtime": "nvidia"}, "'nvidia' does not exist"),
+        "registered": ({"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "x"}}}, ""),
+        "built in": ({"default-runtime": "runc"}, ""),
+        "a shim of containerd": ({"default-runtime": "io.containerd.runsc.v1"}, ""),
+        "a path": ({"default-runtime": "/usr/bin/crun"}, ""),
+    },
 )
 def test_a_default_runtime_is_registered(tmp_path, content, error):
     found = read(tmp_path, json.dumps(content), refusal="").error
@@ -128,15 +126,15 @@ def test_a_file_that_may_not_be_read_is_unknown(tmp_path):
     assert found.registers_nvidia == Unknown("this user cannot read it")
 
 
-@pytest.mark.parametrize(
-    ("files", "addresses"),
-    [
-        pytest.param({PATH: '{"hosts": ["tcp://127.0.0.1:2375"]}'}, ("tcp://127.0.0.1:2375",), id="of the file"),
-        pytest.param({UNIT: STARTED}, ("fd://",), id="of the unit"),
-        pytest.param({UNIT: "ExecStart=/usr/bin/dockerd --host=unix:///x\n"}, ("unix:///x",), id="in one word"),
-        pytest.param({PATH: "{"}, (), id="a file that does not parse"),
-        pytest.param({}, (), id="none"),
-    ],
+@cases(
+    "files, addresses",
+    {
+        "of the file": ({PATH: '{"hosts": ["tcp://127.0.0.1:2375"]}'}, ("tcp://127.0.0.1:2375",)),
+        "of the unit": ({UNIT: STARTED}, ("fd://",)),
+        "in one word": ({UNIT: "ExecStart=/usr/bin/dockerd --host=unix:///x\n"}, ("unix:///x",)),
+        "a file that does not parse": ({PATH: "{"}, ()),
+        "none": ({}, ()),
+    },
 )
 def test_the_addresses_that_the_daemon_was_told(tmp_path, files, addresses):
     assert read_daemon_addresses(machine(tmp_path, files)) == addresses

@@ -1,7 +1,5 @@
 import json
 
-import pytest
-
 from devkit.facts.gpu import DriverPackage
 from devkit.facts.values import Release, Unknown
 from devkit.probe.gpu.driver import read_driver
@@ -63,25 +61,25 @@ def regions(*sizes_mib, wide=()):
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("device", "resource", "gib"),
-    [
+@cases(
+    "device, resource, gib",
+    {
         # https://github.com/geerlingguy/raspberry-pi-pcie-devices/issues/480
-        pytest.param("0x1e30", regions(16, 256, 0, 32, 0, 0, wide=(1, 3)), 0.25, id="Turing, RTX 8000"),
+        "Turing, RTX 8000": ("0x1e30", regions(16, 256, 0, 32, 0, 0, wide=(1, 3)), 0.25),
         # https://github.com/pciutils/pciutils/issues/151
         # https://github.com/triton-inference-server/server/issues/4154
-        pytest.param("0x20b0", regions(16, 65536, 0, 32, 0, 0, wide=(1, 3)), 64, id="Ampere, A100"),
+        "Ampere, A100": ("0x20b0", regions(16, 65536, 0, 32, 0, 0, wide=(1, 3)), 64),
         # https://github.com/NVIDIA/gds-nvidia-fs/issues/60
         # https://github.com/fastfetch-cli/fastfetch/issues/1658
-        pytest.param("0x2330", regions(16, 0, 131072, 0, 32, 0, wide=(0, 2, 4)), 128, id="Hopper, H100"),
+        "Hopper, H100": ("0x2330", regions(16, 0, 131072, 0, 32, 0, wide=(0, 2, 4)), 128),
         # https://github.com/NVIDIA/nvtrust/issues/128
         # https://github.com/NVIDIA/open-gpu-kernel-modules/issues/935
-        pytest.param("0x2c18", regions(64, 32768, 0, 32, 0, 0, wide=(1, 3)), 32, id="Blackwell, RTX 5090 Mobile"),
+        "Blackwell, RTX 5090 Mobile": ("0x2c18", regions(64, 32768, 0, 32, 0, 0, wide=(1, 3)), 32),
         # https://forum.proxmox.com/threads/179366/ shows this machine, whose window found no room.
-        pytest.param("0x3182", regions(64, 0, 0, 0, 32, 0, wide=(0, 4)), 0, id="Blackwell, B300 without a window"),
+        "Blackwell, B300 without a window": ("0x3182", regions(64, 0, 0, 0, 32, 0, wide=(0, 4)), 0),
         # https://lore.kernel.org/all/20230822202303.19661-1-ankita@nvidia.com/
-        pytest.param("0x2342", regions(16, 0, 0, 0, 0, 0, wide=(0,)), None, id="Grace Hopper, GH200"),
-    ],
+        "Grace Hopper, GH200": ("0x2342", regions(16, 0, 0, 0, 0, 0, wide=(0,)), None),
+    },
 )
 def test_the_memory_window_of_real_gpus(tmp_path, device, resource, gib):
     (gpu,) = driver(tmp_path, at={f"{FOLDER}/resource": resource, f"{FOLDER}/device": device}).pci_gpus
@@ -111,13 +109,13 @@ def test_the_memory_window_is_the_second_bar(tmp_path, resource, bar1_bytes):
     assert driver(tmp_path, at={f"{FOLDER}/resource": resource}).pci_gpus[0].bar1_bytes == bar1_bytes
 
 
-@pytest.mark.parametrize(
-    ("text", "width"),
-    [
-        pytest.param("16\n", 16, id="all lanes"),
-        pytest.param("63\n", Unknown("the bus answers '63'"), id="a GPU that has left the bus"),
-        pytest.param("Unknown\n", Unknown("the bus answers 'Unknown'"), id="no number"),
-    ],
+@cases(
+    "text, width",
+    {
+        "all lanes": ("16\n", 16),
+        "a GPU that has left the bus": ("63\n", Unknown("the bus answers '63'")),
+        "no number": ("Unknown\n", Unknown("the bus answers 'Unknown'")),
+    },
 )
 def test_lanes(tmp_path, text, width):
     assert driver(tmp_path, at={f"{FOLDER}/max_link_width": text}).pci_gpus[0].max_link_width == width
@@ -175,35 +173,34 @@ def test_rpm_is_queried_only_where_two_repositories_compete(tmp_path):
 TOOLKIT = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "entries"),
-    [
-        pytest.param("a.list", f"deb {TOOLKIT} /\n", [(TOOLKIT, "")], id="no key"),
-        pytest.param("a.list", f"deb [arch=amd64 signed-by=/k.gpg] {TOOLKIT} /\n", [(TOOLKIT, "/k.gpg")], id="a key"),
-        pytest.param("a.list", f"# deb {TOOLKIT} /\n", [], id="commented out"),
-        pytest.param("a.list.save", f"deb {TOOLKIT} /\n", [], id="a file that apt does not read"),
-        pytest.param(
+@cases(
+    "name, text, entries",
+    {
+        "no key": ("a.list", f"deb {TOOLKIT} /\n", [(TOOLKIT, "")]),
+        "a key": ("a.list", f"deb [arch=amd64 signed-by=/k.gpg] {TOOLKIT} /\n", [(TOOLKIT, "/k.gpg")]),
+        "commented out": ("a.list", f"# deb {TOOLKIT} /\n", []),
+        "a file that apt does not read": ("a.list.save", f"deb {TOOLKIT} /\n", []),
+        "the newer format": (
             "a.sources",
             f"Types: deb\nURIs: {TOOLKIT}\nSuites: /\nSigned-By: /k.gpg\n\nTypes: deb\nURIs: http://x\n",
             [(TOOLKIT, "/k.gpg")],
-            id="the newer format",
         ),
-    ],
+    },
 )
 def test_package_lists_of_the_toolkit(tmp_path, name, text, entries):
     found = driver(tmp_path, at={f"/etc/apt/sources.list.d/{name}": text}).apt_sources
     assert [(source.url, source.signed_by) for source in found] == entries
 
 
-@pytest.mark.parametrize(
-    ("mode", "uid", "gid", "is_closed"),
-    [
-        pytest.param("0o666", 0, 0, False, id="open to all"),
-        pytest.param("0o660", 0, 27, False, id="open to a group of this user"),
-        pytest.param("0o660", 0, 44, True, id="open to another group"),
-        pytest.param("0o606", 0, 27, True, id="closed to a group of this user, though open to all others"),
-        pytest.param("0o664", 0, 0, True, id="only to be read"),
-    ],
+@cases(
+    "mode, uid, gid, is_closed",
+    {
+        "open to all": ("0o666", 0, 0, False),
+        "open to a group of this user": ("0o660", 0, 27, False),
+        "open to another group": ("0o660", 0, 44, True),
+        "closed to a group of this user, though open to all others": ("0o606", 0, 27, True),
+        "only to be read": ("0o664", 0, 0, True),
+    },
 )
 def test_closed_device_nodes(tmp_path, mode, uid, gid, is_closed):
     nodes = f'"/dev/nvidia0" = {{ kind = "character", mode = {mode}, uid = {uid}, gid = {gid} }}'
@@ -219,17 +216,16 @@ LOG = "/var/lib/dkms/nvidia/580.95.05/build/make.log"
 UNBUILT = command("dkms", "status", out="nvidia/580.95.05: added\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        pytest.param(
+@cases(
+    "text, error",
+    {
+        "a compiler's": (
             "ok\nx.c:1:2: error: too many arguments\nmake: *** Error 1\n",
             "x.c:1:2: error: too many arguments",
-            id="a compiler's",
         ),
-        pytest.param("ERROR: modpost: x undefined!\n", "ERROR: modpost: x undefined!", id="the linker's"),
-        pytest.param("all went well\n", "", id="none"),
-    ],
+        "the linker's": ("ERROR: modpost: x undefined!\n", "ERROR: modpost: x undefined!"),
+        "none": ("all went well\n", ""),
+    },
 )
 def test_the_first_error_of_the_build(tmp_path, text, error):
     assert driver(tmp_path, UNBUILT, loaded=False, at={LOG: text}).build_error == error
@@ -283,13 +279,13 @@ def test_who_signed_the_module(tmp_path, commands, signer, enrolled):
     assert (found.module_signer, found.signer_is_enrolled) == (signer, enrolled)
 
 
-@pytest.mark.parametrize(
-    ("path", "present"),
-    [
-        pytest.param("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", True, id="of this version"),
-        pytest.param("/usr/lib/firmware/nvidia/580.95.05/gsp_tu10x.bin.zst", True, id="compressed"),
-        pytest.param("/lib/firmware/nvidia/570.172.08/gsp_ga10x.bin", False, id="of another version"),
-    ],
+@cases(
+    "path, present",
+    {
+        "of this version": ("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", True),
+        "compressed": ("/usr/lib/firmware/nvidia/580.95.05/gsp_tu10x.bin.zst", True),
+        "of another version": ("/lib/firmware/nvidia/570.172.08/gsp_ga10x.bin", False),
+    },
 )
 def test_firmware(tmp_path, path, present):
     assert driver(tmp_path, at={path: "x"}).firmware_present is present

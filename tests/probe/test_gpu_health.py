@@ -118,7 +118,7 @@ def test_what_nvml_reports_of_a_gpu(with_nvml, given, field, value):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("code", [3, 4, 13, 999], ids=["not supported", "no permission", "not found", "unknown error"])
+@cases("code", {"not supported": 3, "no permission": 4, "not found": 13, "unknown error": 999})
 def test_a_refused_reading_costs_itself_alone(with_nvml, code, first):
     refused = list(CALLS)[first::2]
     (gpu,) = ask(with_nvml(fail=";".join(f"{call}={code}" for call in refused))).gpus
@@ -144,20 +144,18 @@ def test_retired_pages_are_read_of_a_gpu_that_remaps_no_rows():
     assert (health.retirement_pending, health.remap_failed) == (True, Unknown("Not Supported"))
 
 
-@pytest.mark.parametrize(
-    ("words", "field", "value"),
-    [
-        pytest.param(
-            {"clock_reasons": {"value": 0x88}}, "clock_reasons", ("hw-slowdown", "hw-power-brake"), id="two bits"
-        ),
-        pytest.param({"clock_reasons": {"value": 0}}, "clock_reasons", (), id="no bit"),
-        pytest.param({"compute_mode": {"value": 3}}, "compute_mode", "exclusive-process", id="a number with a name"),
-        pytest.param({"recovery_action": {"value": 42}}, "recovery_action", "42", id="a number without one"),
-        pytest.param({"license": {"value": 5}}, "license", "licensed", id="a license"),
-        pytest.param({"fabric": {"value": [2, 0]}}, "fabric_state", "in-progress", id="a fabric"),
-        pytest.param({"remapped_rows": {"value": [0]}}, "remap_pending", Unknown("NVML answered [0]"), id="too short"),
-        pytest.param({"power": {"value": None}}, "power_mw", Unknown("NVML answered None"), id="nothing"),
-    ],
+@cases(
+    "words, field, value",
+    {
+        "two bits": ({"clock_reasons": {"value": 0x88}}, "clock_reasons", ("hw-slowdown", "hw-power-brake")),
+        "no bit": ({"clock_reasons": {"value": 0}}, "clock_reasons", ()),
+        "a number with a name": ({"compute_mode": {"value": 3}}, "compute_mode", "exclusive-process"),
+        "a number without one": ({"recovery_action": {"value": 42}}, "recovery_action", "42"),
+        "a license": ({"license": {"value": 5}}, "license", "licensed"),
+        "a fabric": ({"fabric": {"value": [2, 0]}}, "fabric_state", "in-progress"),
+        "too short": ({"remapped_rows": {"value": [0]}}, "remap_pending", Unknown("NVML answered [0]")),
+        "nothing": ({"power": {"value": None}}, "power_mw", Unknown("NVML answered None")),
+    },
 )
 def test_numbers_become_words(words, field, value):
     assert getattr(parse_gpu_health(words), field) == value

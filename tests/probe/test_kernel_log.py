@@ -37,22 +37,21 @@ def said(text, at="2025-12-31T20:14:09+0000"):
     return f"{at} kernel: {text}"
 
 
-@pytest.mark.parametrize(
-    ("text", "number", "address"),
-    [
-        pytest.param(
+@cases(
+    "text, number, address",
+    {
+        "as drivers write it today": (
             "NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
             79,
             "0000:02:00.0",
-            id="as drivers write it today",
         ),
-        pytest.param("NVRM: Xid (0000:02:00): 31, Ch 00000010", 31, "0000:02:00.0", id="an older driver"),
-        pytest.param("NVRM: Xid (PCI:02:00): 13, Graphics", 13, "0000:02:00.0", id="without a domain"),
-        pytest.param("NVRM: Xid (PCI:000f:01:00): 119, Timeout", 119, "000f:01:00.0", id="in another domain"),
-        pytest.param("NVRM: Xid (PCI:0000:C1:00.1): 74, NVLink", 74, "0000:c1:00.1", id="with a function"),
-        pytest.param("NVRM: GPU at 0000:02:00.0 has fallen off the bus.", 79, "0000:02:00.0", id="in words, long ago"),
-        pytest.param("NVRM: GPU 0000:02:00.0: GPU has fallen off the bus.", 79, "0000:02:00.0", id="in words, today"),
-    ],
+        "an older driver": ("NVRM: Xid (0000:02:00): 31, Ch 00000010", 31, "0000:02:00.0"),
+        "without a domain": ("NVRM: Xid (PCI:02:00): 13, Graphics", 13, "0000:02:00.0"),
+        "in another domain": ("NVRM: Xid (PCI:000f:01:00): 119, Timeout", 119, "000f:01:00.0"),
+        "with a function": ("NVRM: Xid (PCI:0000:C1:00.1): 74, NVLink", 74, "0000:c1:00.1"),
+        "in words, long ago": ("NVRM: GPU at 0000:02:00.0 has fallen off the bus.", 79, "0000:02:00.0"),
+        "in words, today": ("NVRM: GPU 0000:02:00.0: GPU has fallen off the bus.", 79, "0000:02:00.0"),
+    },
 )
 def test_a_report_is_known_in_all_its_shapes(tmp_path, text, number, address):
     (xid,) = journal(tmp_path, said(text)).xids
@@ -155,13 +154,13 @@ def test_the_name_of_the_host_is_left_out(tmp_path):
     assert "pluto" not in repr(log)
 
 
-@pytest.mark.parametrize(
-    ("text", "resumed"),
-    [
-        pytest.param("PM: suspend exit", True, id="woke up"),
-        pytest.param("PM: hibernation: hibernation exit", True, id="woke up from disk"),
-        pytest.param("PM: suspend entry (deep)", False, id="fell asleep"),
-    ],
+@cases(
+    "text, resumed",
+    {
+        "woke up": ("PM: suspend exit", True),
+        "woke up from disk": ("PM: hibernation: hibernation exit", True),
+        "fell asleep": ("PM: suspend entry (deep)", False),
+    },
 )
 def test_the_last_awakening_is_known(tmp_path, text, resumed):
     assert journal(tmp_path, said(text)).resumed_at == ("2025-12-31T20:14:09+0000" if resumed else None)
@@ -190,22 +189,21 @@ def test_the_ring_buffer_is_read_where_the_journal_is_closed(tmp_path):
     assert log.xids[0].at == "12.345678 s after the start"
 
 
-@pytest.mark.parametrize(
-    ("commands", "files", "reason"),
-    [
-        pytest.param((refused(),), "", "this user cannot read the kernel log", id="refused"),
-        pytest.param((refused(""),), "", "this user cannot read the kernel log", id="refused without a word"),
-        pytest.param((), "", "journalctl is missing,", id="missing,"),
-        pytest.param((command(JOURNAL, code=124),), "", "did not answer in time", id="too slow"),
-        pytest.param(
+@cases(
+    "commands, files, reason",
+    {
+        "refused": ((refused(),), "", "this user cannot read the kernel log"),
+        "refused without a word": ((refused(""),), "", "this user cannot read the kernel log"),
+        "missing,": ((), "", "journalctl is missing,"),
+        "too slow": ((command(JOURNAL, code=124),), "", "did not answer in time"),
+        "both refused": (
             (refused(), command(["dmesg"], "", 1, "dmesg: read kernel buffer failed: Operation not permitted")),
             OPEN_RING,
             "this user cannot read the kernel log",
-            id="both refused",
         ),
-        pytest.param((refused(), command(["dmesg"], RING)), "", "this user cannot", id="a closed buffer is not tried"),
-        pytest.param((command(JOURNAL, "\x00\ufffd\n" * 9),), "", "this user cannot", id="garbage is no log"),
-    ],
+        "a closed buffer is not tried": ((refused(), command(["dmesg"], RING)), "", "this user cannot"),
+        "garbage is no log": ((command(JOURNAL, "\x00\ufffd\n" * 9),), "", "this user cannot"),
+    },
 )
 def test_a_refusal_is_unknown_and_never_a_clean_log(tmp_path, commands, files, reason):
     found = read(tmp_path, *commands, files=files)
@@ -213,13 +211,13 @@ def test_a_refusal_is_unknown_and_never_a_clean_log(tmp_path, commands, files, r
     assert reason in found.reason
 
 
-@pytest.mark.parametrize(
-    ("files", "gpu", "reason"),
-    [
-        pytest.param('"/.dockerenv" = ""', GPU_ON_BUS, "container", id="inside a container"),
-        pytest.param("", '"/proc/sys/kernel/osrelease" = "6.8.0"', "on the bus", id="without a GPU"),
-        pytest.param("", '"/proc/sys/kernel/osrelease" = "6.6-microsoft-standard-WSL2"', "only Linux", id="under WSL"),
-    ],
+@cases(
+    "files, gpu, reason",
+    {
+        "inside a container": ('"/.dockerenv" = ""', GPU_ON_BUS, "container"),
+        "without a GPU": ("", '"/proc/sys/kernel/osrelease" = "6.8.0"', "on the bus"),
+        "under WSL": ("", '"/proc/sys/kernel/osrelease" = "6.6-microsoft-standard-WSL2"', "only Linux"),
+    },
 )
 def test_the_log_is_read_only_where_it_can_tell_something(tmp_path, files, gpu, reason):
     found = read(tmp_path, command(JOURNAL, BOOT + "\n"), files=files, gpu=gpu)

@@ -81,16 +81,13 @@ def test_what_literals_are_put_together_to_is_read(tmp_path, text, expected):
     assert not dependencies.is_computed
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        pytest.param("setup(install_requires=open('requirements.txt').read().splitlines())", id="at once"),
-        pytest.param(
-            "def load(path):\n    with open(path) as file:\n        return list(file)\n"
-            "def ours():\n    return load('requirements.txt')\nN = ours()\nsetup(install_requires=N)",
-            id="through functions",
-        ),
-    ],
+    {
+        "at once": "setup(install_requires=open('requirements.txt').read().splitlines())",
+        "through functions": "def load(path):\n    with open(path) as file:\n        return list(file)\n"
+        "def ours():\n    return load('requirements.txt')\nN = ours()\nsetup(install_requires=N)",
+    },
 )
 def test_a_list_that_setup_py_reads_is_read_from_its_file(tmp_path, text):
     found = read(tmp_path, {"setup.py": text, "requirements.txt": "rich\n"})
@@ -236,14 +233,14 @@ def test_the_members_of_a_workspace_belong_to_the_project(tmp_path):
     assert found.missing_submodules == ("third_party/aloha",)
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        pytest.param('members = ["libs/*"]', ["libs/a", "libs/b"], id="a pattern"),
-        pytest.param('members = ["libs/a/", "./libs/b"]', ["libs/a", "libs/b"], id="by name"),
-        pytest.param('members = ["*/*"]\nexclude = ["libs/b"]', ["libs/a"], id="but one"),
-        pytest.param('members = ["../*"]', [], id="out of the project"),
-    ],
+@cases(
+    "settings, expected",
+    {
+        "a pattern": ('members = ["libs/*"]', ["libs/a", "libs/b"]),
+        "by name": ('members = ["libs/a/", "./libs/b"]', ["libs/a", "libs/b"]),
+        "but one": ('members = ["*/*"]\nexclude = ["libs/b"]', ["libs/a"]),
+        "out of the project": ('members = ["../*"]', []),
+    },
 )
 def test_members_are_named_by_patterns(tmp_path, settings, expected):
     files = {
@@ -257,18 +254,18 @@ def test_members_are_named_by_patterns(tmp_path, settings, expected):
     assert [each.place for each in read(tmp_path, files).local] == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "place"),
-    [
-        pytest.param("-e ./sub", "sub", id="editable"),
-        pytest.param("./sub[train] ; python_version > '3'", "sub", id="with extras and a marker"),
-        pytest.param("-e file:sub#egg=sub", "sub", id="with its name behind"),
-        pytest.param("file:./sub", "sub", id="by its address"),
-        pytest.param("wheels/sub-1.0-py3-none-any.whl", "wheels/sub-1.0-py3-none-any.whl", id="an archive"),
-        pytest.param("-e ../sub", None, id="outside the project"),
-        pytest.param("-e /opt/sub", None, id="elsewhere on the machine"),
-        pytest.param("-e $HOME/sub", None, id="by a variable"),
-    ],
+@cases(
+    "line, place",
+    {
+        "editable": ("-e ./sub", "sub"),
+        "with extras and a marker": ("./sub[train] ; python_version > '3'", "sub"),
+        "with its name behind": ("-e file:sub#egg=sub", "sub"),
+        "by its address": ("file:./sub", "sub"),
+        "an archive": ("wheels/sub-1.0-py3-none-any.whl", "wheels/sub-1.0-py3-none-any.whl"),
+        "outside the project": ("-e ../sub", None),
+        "elsewhere on the machine": ("-e /opt/sub", None),
+        "by a variable": ("-e $HOME/sub", None),
+    },
 )
 def test_folders_of_requirement_lists_are_installed_with_the_project(tmp_path, line, place):
     found = read(tmp_path, {"requirements.txt": f"rich\n{line}\n"})

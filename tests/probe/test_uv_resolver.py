@@ -21,6 +21,7 @@ from devkit.probe.uv_resolver import UvResolver, build_uv_environment, find_uv
 from devkit.render.container.packages import render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.user_folder import write_user_file
+from tests.cases import cases
 from tests.loopback import serve_requests
 from tests.render.plans import GPU_PLAN
 from tests.wheels import make_archive, make_index, make_wheel
@@ -465,25 +466,26 @@ def test_control_c_ends_uv_and_leaves_nothing(index, monkeypatch):
     assert [path for path in temporary.iterdir() if path.name.startswith("devkit-")] == []
 
 
-def test_an_index_for_chosen_packages_is_not_asked_for_others(tmp_path, monkeypatch):
-    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "PIP_INDEX_URL", "HOME"):
-        monkeypatch.setenv(variable, "")
-    (tmp_path / "uv.toml").write_text(
-        '[[index]]\nurl = "https://a.example/simple"\nexplicit = true\n[[index]]\nurl = "https://b.example/simple"\n'
-    )
-    monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
-    assert package_indexes.list_own_indexes() == ("https://b.example/simple", "https://pypi.org/simple")
-
-
-@pytest.mark.parametrize(
-    "text", ['index-url = "https://own/simple"', '[[index]]\nurl = "https://own/simple"\ndefault = true']
+@cases(
+    "text, found",
+    {
+        "an index for chosen packages is not asked for others": (
+            '[[index]]\nurl = "https://a.example/simple"\nexplicit = true\n[[index]]\nurl = "https://b.example/simple"\n',
+            ("https://b.example/simple", "https://pypi.org/simple"),
+        ),
+        "another default": ('index-url = "https://own/simple"', ("https://own/simple",)),
+        "an index that is the default": (
+            '[[index]]\nurl = "https://own/simple"\ndefault = true',
+            ("https://own/simple",),
+        ),
+    },
 )
-def test_the_default_index_of_uvs_own_file_takes_the_place_of_the_public_one(tmp_path, monkeypatch, text):
+def test_the_indexes_of_uvs_own_file(tmp_path, monkeypatch, text, found):
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "PIP_INDEX_URL", "HOME"):
         monkeypatch.setenv(variable, "")
     (tmp_path / "uv.toml").write_text(text)
     monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "uv.toml"))
-    assert package_indexes.list_own_indexes() == ("https://own/simple",)
+    assert package_indexes.list_own_indexes() == found
 
 
 def test_where_uv_distrusts_the_index_the_certificates_of_the_system_are_tried(index, monkeypatch):

@@ -1,7 +1,5 @@
 """WSL: the guest's side of the GPU, and the file that rules it from Windows."""
 
-import pytest
-
 from devkit.facts.machine import Platform, WslSettings
 from devkit.facts.values import Unknown
 from devkit.probe.machine.environment import read_wsl
@@ -32,13 +30,13 @@ def test_only_folders_of_nvidia_count_in_the_driver_store(tmp_path):
 LISTED = "\\tlibcuda.so (libc6,x86-64) => /usr/lib/wsl/lib/libcuda.so\\n"
 
 
-@pytest.mark.parametrize(
-    ("commands", "in_cache"),
-    [
-        pytest.param(LDCONFIG.format(LISTED), True, id="listed"),
-        pytest.param(LDCONFIG.format(LISTED.replace("libcuda.so ", "libcuda.so.1 ")), False, id="only with its number"),
-        pytest.param("", Unknown("ldconfig -p ended with status 127"), id="no ldconfig"),
-    ],
+@cases(
+    "commands, in_cache",
+    {
+        "listed": (LDCONFIG.format(LISTED), True),
+        "only with its number": (LDCONFIG.format(LISTED.replace("libcuda.so ", "libcuda.so.1 ")), False),
+        "no ldconfig": ("", Unknown("ldconfig -p ended with status 127")),
+    },
 )
 def test_the_plain_name_of_libcuda(tmp_path, commands, in_cache):
     assert read_wsl(guest(tmp_path, commands=commands)).libcuda_link_in_cache == in_cache
@@ -67,14 +65,14 @@ def test_driver_libraries_of_an_image(tmp_path, files, links, found):
     assert read_wsl(guest(tmp_path, files=files, links=links)).image_libraries == found
 
 
-@pytest.mark.parametrize(
-    ("files", "commands", "behind"),
-    [
-        pytest.param('"/sys/class/rtc/rtc0/since_epoch" = "2000\\n"', '"1400"', 600, id="ten minutes"),
-        pytest.param('"/sys/class/rtc/rtc0/since_epoch" = "2000\\n"', '"now"', None, id="a date that says no number"),
-        pytest.param('"/sys/class/rtc/rtc0/since_epoch" = "soon\\n"', '"1400"', None, id="an odd hardware clock"),
-        pytest.param("", '"1400"', None, id="no hardware clock"),
-    ],
+@cases(
+    "files, commands, behind",
+    {
+        "ten minutes": ('"/sys/class/rtc/rtc0/since_epoch" = "2000\\n"', '"1400"', 600),
+        "a date that says no number": ('"/sys/class/rtc/rtc0/since_epoch" = "2000\\n"', '"now"', None),
+        "an odd hardware clock": ('"/sys/class/rtc/rtc0/since_epoch" = "soon\\n"', '"1400"', None),
+        "no hardware clock": ("", '"1400"', None),
+    },
 )
 def test_the_guests_clock_against_the_hardwares(tmp_path, files, commands, behind):
     command = f'[[command]]\nargv = ["date", "+%s"]\nout = {commands}\n'
@@ -102,17 +100,17 @@ PATH = 'PATH = "/usr/bin:/mnt/c/Windows:/mnt/c/Users/ann/AppData/Local/Microsoft
 FILE = '"/mnt/c/Users/ann/.wslconfig" = """{0}"""\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "memory", "kernel", "gpu", "networking"),
-    [
-        pytest.param("", "", "", True, "", id="empty"),
-        pytest.param("[wsl2]\nmemory=8GB # half\nswap = 0\n", "8GB", "", True, "", id="a remark behind a value"),
-        pytest.param("# gpuSupport=false\n[wsl2]\n", "", "", True, "", id="a line that is a remark"),
-        pytest.param("[WSL2]\r\nGpuSupport = False\r\n", "", "", False, "", id="other letters and line ends"),
-        pytest.param("\ufeff[wsl2]\nkernel=C:\\\\\\\\k\n", "", "C:\\\\k", True, "", id="a byte order mark"),
-        pytest.param("[experimental]\nnetworkingMode=Mirrored", "", "", True, "mirrored", id="the older section"),
-        pytest.param("\u0000\u0001 garbage [[[=", "", "", True, "", id="garbage"),
-    ],
+@cases(
+    "text, memory, kernel, gpu, networking",
+    {
+        "empty": ("", "", "", True, ""),
+        "a remark behind a value": ("[wsl2]\nmemory=8GB # half\nswap = 0\n", "8GB", "", True, ""),
+        "a line that is a remark": ("# gpuSupport=false\n[wsl2]\n", "", "", True, ""),
+        "other letters and line ends": ("[WSL2]\r\nGpuSupport = False\r\n", "", "", False, ""),
+        "a byte order mark": ("\ufeff[wsl2]\nkernel=C:\\\\\\\\k\n", "", "C:\\\\k", True, ""),
+        "the older section": ("[experimental]\nnetworkingMode=Mirrored", "", "", True, "mirrored"),
+        "garbage": ("\u0000\u0001 garbage [[[=", "", "", True, ""),
+    },
 )
 def test_the_settings_of_wsl(tmp_path, text, memory, kernel, gpu, networking):
     host = guest(tmp_path, env=PATH, files=FILE.format(text.replace("\x00", "\\u0000").replace("\x01", "\\u0001")))
@@ -140,12 +138,12 @@ def test_windows_reads_its_own_file(tmp_path):
     assert (found.path, found.memory) == ("C:\\Users\\ann\\.wslconfig", "9GB")
 
 
-@pytest.mark.parametrize(
-    ("files", "purposes"),
-    [
-        pytest.param("", ["workspace", "temporary", "Windows drive"], id="the guest"),
-        pytest.param(INSIDE, ["workspace", "temporary"], id="a container in it"),
-    ],
+@cases(
+    "files, purposes",
+    {
+        "the guest": ("", ["workspace", "temporary", "Windows drive"]),
+        "a container in it": (INSIDE, ["workspace", "temporary"]),
+    },
 )
 def test_the_drive_under_the_guests_disk_counts(tmp_path, files, purposes):
     nodes = '"/mnt/c" = { kind = "directory" }\n"/tmp" = { kind = "directory" }\n'

@@ -122,7 +122,7 @@ def test_a_stale_lock_is_refused_with_both_ways_out():
     assert "--no-lock" in caught.value.hint
 
 
-@pytest.mark.parametrize("tools", ["", TOOLS_LOCK.replace("uv==", "uv==0.", 1)], ids=["missing", "another uv"])
+@cases("tools", {"missing": "", "another uv": TOOLS_LOCK.replace("uv==", "uv==0.", 1)})
 def test_a_lock_without_that_of_the_tools_is_stale(tools):
     with pytest.raises(DevkitError, match=r"tools\.lock does not fit"):
         apply_image_locks(PLAIN, PLAN, ImageLocks(LOCK, tools=tools))
@@ -151,19 +151,19 @@ def test_locks_are_read_back_as_they_were_written():
     assert parse_image_locks(None, None) == ImageLocks()
 
 
-@pytest.mark.parametrize(("python", "image"), [(b"\xff\xfe", None), (None, "ä".encode())], ids=["Python", "image"])
+@cases("python, image", {"Python": (b"\xff\xfe", None), "image": (None, "ä".encode())})
 def test_a_damaged_lock_is_said_to_be_so(python, image):
     with pytest.raises(DevkitError, match="damaged"):
         parse_image_locks(python, image)
 
 
-@pytest.mark.parametrize(
-    ("source", "holds_devkit"),
-    [
-        pytest.param(FromIndex("0.1.0"), True, id="from the index, like any other package"),
-        pytest.param(FromUrl("git+https://example.org/d@abc"), False, id="a revision is its own lock"),
-        pytest.param(FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b""), False, id="a wheel beside the Dockerfile"),
-    ],
+@cases(
+    "source, holds_devkit",
+    {
+        "from the index, like any other package": (FromIndex("0.1.0"), True),
+        "a revision is its own lock": (FromUrl("git+https://example.org/d@abc"), False),
+        "a wheel beside the Dockerfile": (FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b""), False),
+    },
 )
 def test_what_devkit_itself_needs_is_locked_too(source, holds_devkit):
     lines = collect_tool_requirements(replace(PLAN, python="3.10"), replace(PLAIN, source=source)).requirements
@@ -206,9 +206,7 @@ def test_a_project_with_a_lock_of_its_own_is_held_to_that():
     assert "from=project" in render_dockerfile(PLAN, replace(settings, python_lock=LOCK))
 
 
-@pytest.mark.parametrize(
-    "url", ["git+https://example.org/x@main", "file:///home/x", "../x"], ids=["git", "file", "path"]
-)
+@cases("url", {"git": "git+https://example.org/x@main", "file": "file:///home/x", "path": "../x"})
 def test_what_has_no_hash_is_named(url):
     with pytest.raises(DevkitError, match=r"requirements\.txt:3 gets trl"):
         collect_lock_requirements(PLAN, project_that_asks(replace(TRL, specifier="", url=url)))

@@ -164,6 +164,21 @@ def test_a_flag_of_files_that_the_repository_does_not_have_is_refused(tmp_path, 
     assert devkit("init", root, *GPU).return_value == 0
 
 
+def init_killed_before(name, root):
+    """Run `devkit init` in a process that is killed before the file of this name is put in its place."""
+    child = os.fork()
+    if child == 0:
+
+        def kill(event, arguments):
+            if event == "os.rename" and Path(arguments[0]).name == f"{name}.devkit-new":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill)
+        devkit("init", root, *GPU)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("name", ["seed", "production-image"], ids=["an image", "Compose"])
 @pytest.mark.parametrize("before", [".devcontainer.json", ".devkit.lock"], ids=["the first half", "all but the lock"])
@@ -172,17 +187,7 @@ def test_after_a_kill_between_two_files_the_next_run_ends_where_a_whole_one_does
     for root in (whole, killed):
         write_repository(name, root)
     devkit("init", whole, *GPU)
-    child = os.fork()
-    if child == 0:
-
-        def kill_between_two_files(event, arguments):
-            if event == "os.rename" and Path(arguments[0]).name == f"{before}.devkit-new":
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(kill_between_two_files)
-        devkit("init", killed, *GPU)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    init_killed_before(before, killed)
     assert not (killed / "devkit.lock").exists()
     devkit("init", killed, *GPU)
     assert tree(killed) == tree(whole)
@@ -204,17 +209,7 @@ def test_an_adoption_killed_before_its_last_file_is_finished_by_the_next_command
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
     devkit("init", whole, *GPU)
-    child = os.fork()
-    if child == 0:
-
-        def kill(event, arguments):
-            if event == "os.rename" and Path(arguments[0]).name == ".devkit.lock.devkit-new":
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(kill)
-        devkit("init", killed, *GPU)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    init_killed_before(".devkit.lock", killed)
     with pytest.raises(DevkitError, match="an earlier devkit was interrupted while it wrote"):
         devkit("update", killed, "--check")
     done = devkit("update", killed, "--yes")

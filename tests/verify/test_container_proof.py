@@ -14,6 +14,7 @@ from devkit.probe.host import LocalHost
 from devkit.verify.dev_container import DOCKER_COMPOSE, PODMAN_COMPOSE, prove_in_container, require_engine
 from devkit.verify.report import ProofLocation, ProofRequest, ProofVerdict, VerificationReport
 from devkit.workload.proof.stages import Depth, StageResult, StageStatus
+from tests.cases import cases
 from tests.hosts import FOLDER, machine, written
 from tests.probe.engines import INFO, VERSION, engine
 from tests.verify.fake_docker import FakeDocker
@@ -98,38 +99,34 @@ def test_a_stopped_dev_container_is_stopped_again_and_not_removed(docker, projec
     assert docker.calls == [BUILD, UP, EXEC, ["stop"]]
 
 
-@pytest.mark.parametrize(
-    ("answers", "calls", "stage", "words"),
-    [
-        pytest.param(
+@cases(
+    "answers, calls, stage, words",
+    {
+        "a build that fails": (
             {"build": {"code": 17, "err": "#9 ERROR: no space left on device\n"}},
             [BUILD, DOWN],
             "build",
             "compose build ended with status 17: #9 ERROR: no space left on device",
-            id="a build that fails",
         ),
-        pytest.param(
+        "a container that does not start": (
             {"up": {"code": 1, "err": "could not select device driver\n"}},
             [BUILD, UP, DOWN],
             "start",
             "could not select device driver",
-            id="a container that does not start",
         ),
-        pytest.param(
+        "no devkit inside": (
             {"exec": {"code": 127, "err": 'exec: "devkit": executable file not found in $PATH\n'}},
             [BUILD, UP, EXEC, DOWN],
             "proof",
             "devkit is not installed in the dev container",
-            id="no devkit inside",
         ),
-        pytest.param(
+        "a report of another kind": (
             {"exec": {"out": '{"schema": "devkit.verify/9"}'}},
             [BUILD, UP, EXEC, DOWN],
             "proof",
             "no report",
-            id="a report of another kind",
         ),
-    ],
+    },
 )
 def test_a_failed_build_or_start_is_a_failed_stage(docker, project, answers, calls, stage, words):
     docker.answer(**answers)
@@ -166,12 +163,12 @@ def test_an_interrupt_during_the_build_cleans_up_and_exits_130(docker, project, 
     assert (process.returncode, out) == (130, ""), err
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        pytest.param(None, "does not exist", id="no dev container"),
-        pytest.param("services: {}\n", "was not written by devkit", id="somebody else's dev container"),
-    ],
+@cases(
+    "text, words",
+    {
+        "no dev container": (None, "does not exist"),
+        "somebody else's dev container": ("services: {}\n", "was not written by devkit"),
+    },
 )
 def test_only_a_dev_container_of_devkits_is_started(docker, project, text, words):
     file = project / ".devcontainer/docker-compose.yml"
@@ -258,15 +255,13 @@ def test_podman_brings_its_own_compose(tmp_path):
     assert require_engine(host).compose == PODMAN_COMPOSE
 
 
-@pytest.mark.parametrize(
-    ("name", "message", "hint"),
-    [
-        pytest.param(
-            "windows", "the container engine is not running", "Start Docker Desktop", id="Docker Desktop is off"
-        ),
-        pytest.param("podman-behind-docker-socket", "podman responds", "Compose plugin", id="no Compose at all"),
-        pytest.param("in-container-ok", "no container engine", "devkit verify --here", id="inside of a container"),
-    ],
+@cases(
+    "name, message, hint",
+    {
+        "Docker Desktop is off": ("windows", "the container engine is not running", "Start Docker Desktop"),
+        "no Compose at all": ("podman-behind-docker-socket", "podman responds", "Compose plugin"),
+        "inside of a container": ("in-container-ok", "no container engine", "devkit verify --here"),
+    },
 )
 def test_no_engine_is_a_set_up_error_with_a_fix(name, message, hint):
     with pytest.raises(DevkitError, match=message) as error:

@@ -13,6 +13,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.render.container.image_locks import LockRequirements, find_lock_mismatch
 from devkit.verify.locking import PackageSources, pin_image, resolve_lock
+from tests.cases import cases
 from tests.wheels import make_index, make_wheel
 
 ONE = LockRequirements("3.11", ("x86_64",), "cpu", ("torch==2.13.0", "uv==0.13.9"))
@@ -169,24 +170,21 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return speaks
 
 
-@pytest.mark.parametrize(
-    ("reference", "inspect", "registry", "expected"),
-    [
-        pytest.param("python:3.11-slim", f"echo '[\"python@{DIGEST}\"]'", "exit 1", DIGEST, id="the engine has it"),
-        pytest.param(
+@cases(
+    "reference, inspect, registry, expected",
+    {
+        "the engine has it": ("python:3.11-slim", f"echo '[\"python@{DIGEST}\"]'", "exit 1", DIGEST),
+        "the engine has it from two places": (
             "python:3.11-slim",
             f'echo \'["mirror.example.org/x@{OTHER}","docker.io/library/python@{DIGEST}"]\'',
             "exit 1",
             DIGEST,
-            id="the engine has it from two places",
         ),
-        pytest.param(
-            "localhost:5000/python:3.11", f"echo '[\"localhost:5000/python@{DIGEST}\"]'", "exit 1", DIGEST, id="a port"
-        ),
-        pytest.param("python:3.11-slim", "echo '[]'", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="built here"),
-        pytest.param("python:3.11-slim", "exit 1", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="the registry"),
-        pytest.param("python:3.11-slim", "echo null", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="null"),
-    ],
+        "a port": ("localhost:5000/python:3.11", f"echo '[\"localhost:5000/python@{DIGEST}\"]'", "exit 1", DIGEST),
+        "built here": ("python:3.11-slim", "echo '[]'", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST),
+        "the registry": ("python:3.11-slim", "exit 1", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST),
+        "null": ("python:3.11-slim", "echo null", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST),
+    },
 )
 def test_the_digest_comes_from_the_engine_or_else_the_registry(engine, reference, inspect, registry, expected):
     engine(inspect=inspect, registry=registry)
@@ -198,14 +196,14 @@ def test_an_image_with_a_digest_is_locked_already(monkeypatch):
     assert pin_image(f"python:3.11@{DIGEST}", program="docker") == f"python:3.11@{DIGEST}"
 
 
-@pytest.mark.parametrize(
-    ("inspect", "registry", "says"),
-    [
-        pytest.param("exit 1", "echo 'no such host' >&2; exit 1", "no such host", id="no network"),
-        pytest.param("exit 1", "echo '{}'", "neither", id="an answer without a digest"),
-        pytest.param("echo 'not JSON'", "echo '[1]'", "neither", id="answers that are no answers"),
-        pytest.param("echo '[\"python@sha256:12\"]'", "exit 1", "neither", id="half a digest"),
-    ],
+@cases(
+    "inspect, registry, says",
+    {
+        "no network": ("exit 1", "echo 'no such host' >&2; exit 1", "no such host"),
+        "an answer without a digest": ("exit 1", "echo '{}'", "neither"),
+        "answers that are no answers": ("echo 'not JSON'", "echo '[1]'", "neither"),
+        "half a digest": ("echo '[\"python@sha256:12\"]'", "exit 1", "neither"),
+    },
 )
 def test_an_unknown_digest_is_an_error(engine, inspect, registry, says):
     engine(inspect=inspect, registry=registry)

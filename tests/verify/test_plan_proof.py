@@ -7,6 +7,7 @@ import pytest
 from devkit.reading import MAX_CONFIG_BYTES
 from devkit.verify.plan_proof import choose_program, list_reached_imports
 from devkit.verify.project_stages import find_programs
+from tests.cases import cases
 
 
 def project(tmp_path, *names, readme=""):
@@ -17,22 +18,20 @@ def project(tmp_path, *names, readme=""):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("command", "chosen"),
-    [
-        pytest.param("python train.py --steps 1", (["train.py", "--steps", "1"], "train.py"), id="a file"),
-        pytest.param("python3 -m own.run", (["-m", "own.run"], "own/run.py"), id="a module"),
-        pytest.param("python -m own", (["-m", "own"], "own/__main__.py"), id="a package"),
-        pytest.param("python -m kit.go", (["-m", "kit.go"], "src/kit/go.py"), id="a module below src"),
-        pytest.param(
-            "python -m torch.utils.collect_env", (["-m", "torch.utils.collect_env"], ""), id="somebody else's"
-        ),
-        pytest.param("python -c 'import own'", (["-c", "import own"], ""), id="a line of Python"),
-        pytest.param("python -m", (["-m"], ""), id="half a command"),
-        pytest.param("python 'train.py", (["train.py", "--help"], "train.py"), id="a quotation without an end"),
-        pytest.param("bash run.sh", (["train.py", "--help"], "train.py"), id="another language: the guide's"),
-        pytest.param("", (["train.py", "--help"], "train.py"), id="the guide's"),
-    ],
+@cases(
+    "command, chosen",
+    {
+        "a file": ("python train.py --steps 1", (["train.py", "--steps", "1"], "train.py")),
+        "a module": ("python3 -m own.run", (["-m", "own.run"], "own/run.py")),
+        "a package": ("python -m own", (["-m", "own"], "own/__main__.py")),
+        "a module below src": ("python -m kit.go", (["-m", "kit.go"], "src/kit/go.py")),
+        "somebody else's": ("python -m torch.utils.collect_env", (["-m", "torch.utils.collect_env"], "")),
+        "a line of Python": ("python -c 'import own'", (["-c", "import own"], "")),
+        "half a command": ("python -m", (["-m"], "")),
+        "a quotation without an end": ("python 'train.py", (["train.py", "--help"], "train.py")),
+        "another language: the guide's": ("bash run.sh", (["train.py", "--help"], "train.py")),
+        "the guide's": ("", (["train.py", "--help"], "train.py")),
+    },
 )
 def test_the_program_is_the_users_or_the_first_of_the_guide(tmp_path, command, chosen):
     files = ("train.py", "own/__init__.py", "own/__main__.py", "own/run.py", "src/kit/go.py")
@@ -55,26 +54,23 @@ def test_a_server_that_the_guide_starts_is_read_and_not_run(tmp_path, line):
     assert choose_program(tmp_path, "") == ([], "backend/app/main.py", "")
 
 
-@pytest.mark.parametrize(
-    ("readme", "found"),
-    [
-        pytest.param("cd sub\npython train.py", "python sub/train.py", id="in the folder that cd leads to"),
-        pytest.param("bash run.sh train", "python sub/train.py", id="by a shell script with variables"),
-        pytest.param(
-            "$ torchrun --nproc_per_node 2 -m sub.train", "python -m sub.train", id="by a launcher with options"
-        ),
-        pytest.param("uv run --extra gpu sub/train.py", "python sub/train.py", id="by uv alone"),
-        pytest.param("own-tool fit", "own-tool", id="a console script"),
-        pytest.param("uv run own-tool fit", "own-tool", id="a console script by uv"),
-        pytest.param("old-tool fit", "old-tool", id="a console script of setup.py"),
-        pytest.param("uv run inner-tool fit", "inner-tool", id="a console script of a workspace's member"),
-        pytest.param(
+@cases(
+    "readme, found",
+    {
+        "in the folder that cd leads to": ("cd sub\npython train.py", "python sub/train.py"),
+        "by a shell script with variables": ("bash run.sh train", "python sub/train.py"),
+        "by a launcher with options": ("$ torchrun --nproc_per_node 2 -m sub.train", "python -m sub.train"),
+        "by uv alone": ("uv run --extra gpu sub/train.py", "python sub/train.py"),
+        "a console script": ("own-tool fit", "own-tool"),
+        "a console script by uv": ("uv run own-tool fit", "own-tool"),
+        "a console script of setup.py": ("old-tool fit", "old-tool"),
+        "a console script of a workspace's member": ("uv run inner-tool fit", "inner-tool"),
+        "in a sentence": (
             "other-tool fit\n```\nown-tool is a tool. Run `python sub/train.py`.\n```",
             "python sub/train.py",
-            id="in a sentence",
         ),
-        pytest.param("cd ..\npython ../outside.py\nsh gone.sh", None, id="outside of the project"),
-    ],
+        "outside of the project": ("cd ..\npython ../outside.py\nsh gone.sh", None),
+    },
 )
 def test_programs_that_a_guide_runs(tmp_path, readme, found):
     root = project(tmp_path / "root", "sub/train.py", "src/own/cli.py", "src/own/__init__.py", readme=readme)

@@ -15,6 +15,7 @@ from devkit.probe.machine.interpreter import WorkloadPython
 from devkit.verify import project_stages
 from devkit.verify.project_stages import ProjectEnvironment, find_debian_package, find_help_commands, prove_project
 from devkit.workload.proof.stages import StageStatus
+from tests.cases import cases
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the container's paths and shell")
 
@@ -81,60 +82,48 @@ def test_packages_of_the_project_and_its_requirements_are_imported(project):
     assert (found.status, found.measured) == (StageStatus.PASSED, {"imported": 2, "failed": 0})
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "source", "reason"),
-    [
-        pytest.param(
+@cases(
+    "name, module, source, reason",
+    {
+        "a library of the system": (
             "opencv-python",
             "cv2",
             RAISE.format("ImportError", MISSING_LIBRARY),
             "cv2 (opencv-python): libGL.so.1 is missing; Debian has it in libgl1: devkit init --apt libgl1",
-            id="a library of the system",
         ),
-        pytest.param(
+        "a cause that another error hides": (
             "wrapped",
             "wrapped",
             f"try:\n    {RAISE.format('OSError', MISSING_LIBRARY)}\nexcept OSError:\n    raise RuntimeError('reinstall me')",
             "libGL.so.1 is missing",
-            id="a cause that another error hides",
         ),
-        pytest.param(
+        "a requirement of a requirement": (
             "undeclared",
             "undeclared",
             "import wandb_of_nobody",
             "undeclared: undeclared.py imports wandb_of_nobody, which is not installed",
-            id="a requirement of a requirement",
         ),
-        pytest.param(
+        "the second choice is missing, too": (
             "fallback",
             "fallback",
             "try:\n    import ujson_\nexcept ImportError:\n    import simplejson_",
             "imports simplejson_, which is not installed",
-            id="the second choice is missing, too",
         ),
-        pytest.param(
+        "an error of CUDA's": (
             "cuda-mismatch",
             "mismatch",
             RAISE.format("RuntimeError", "The detected CUDA version (12.8) mismatches the version that was used to"),
             "RuntimeError: The detected CUDA version (12.8) mismatches",
-            id="an error of CUDA's",
         ),
-        pytest.param(
+        "a crash": (
             "crashing",
             "crashing",
             "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
             "crashing: the process was ended by SIGSEGV: Fatal Python error: Segmentation fault",
-            id="a crash",
         ),
-        pytest.param("exits", "exits", "raise SystemExit(3)", "exits: SystemExit: 3", id="a module that exits"),
-        pytest.param(
-            "absent",
-            "absent",
-            None,
-            "absent: requirements.txt:2 requires it, but it is not installed",
-            id="not installed",
-        ),
-    ],
+        "a module that exits": ("exits", "exits", "raise SystemExit(3)", "exits: SystemExit: 3"),
+        "not installed": ("absent", "absent", None, "absent: requirements.txt:2 requires it, but it is not installed"),
+    },
 )
 def test_the_first_cause_of_a_failed_import_is_named(project, name, module, source, reason):
     found = prove(project([("fine", "fine", ""), (name, module, source)]))["imports"]
@@ -186,16 +175,14 @@ def test_without_time_nothing_is_started(project):
     assert {(each.status, each.reason) for each in found.values()} == {(StageStatus.SKIPPED, "the time ran out")}
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "reason"),
-    [
-        pytest.param("python -c 'import fine' && test -f data.txt", StageStatus.PASSED, "", id="it works"),
-        pytest.param(
-            "python run.py", StageStatus.FAILED, "run.py imports wandb_of_nobody, which is not", id="a module"
-        ),
-        pytest.param("exit 3", StageStatus.FAILED, "exit 3: the process ended with status 3", id="a status alone"),
-        pytest.param("no-such-program", StageStatus.FAILED, "no-such-program", id="no such program"),
-    ],
+@cases(
+    "command, status, reason",
+    {
+        "it works": ("python -c 'import fine' && test -f data.txt", StageStatus.PASSED, ""),
+        "a module": ("python run.py", StageStatus.FAILED, "run.py imports wandb_of_nobody, which is not"),
+        "a status alone": ("exit 3", StageStatus.FAILED, "exit 3: the process ended with status 3"),
+        "no such program": ("no-such-program", StageStatus.FAILED, "no-such-program"),
+    },
 )
 def test_the_users_command_decides_by_its_exit_status(project, command, status, reason):
     files = [("data.txt", ""), ("run.py", "import wandb_of_nobody")]
@@ -235,14 +222,14 @@ def test_a_console_script_of_the_project_prints_its_help(project, python):
     assert (found.status, found.measured) == (StageStatus.PASSED, {"own-tool --help": 0})
 
 
-@pytest.mark.parametrize(
+@cases(
     "readme",
-    [
-        pytest.param("python ../../outside.py", id="a file outside the project"),
-        pytest.param("python gone.py", id="a file that is not there"),
-        pytest.param("python plain.py", id="a program that would just run"),
-        pytest.param("the python train.py of others", id="words in a sentence"),
-    ],
+    {
+        "a file outside the project": "python ../../outside.py",
+        "a file that is not there": "python gone.py",
+        "a program that would just run": "python plain.py",
+        "words in a sentence": "the python train.py of others",
+    },
 )
 def test_nothing_else_of_readme_is_run(tmp_path, readme):
     project = tmp_path / "a/b"

@@ -13,6 +13,7 @@ from devkit.verify.report import (
     load_rows,
 )
 from devkit.workload.proof.stages import STAGES, StageResult, StageStatus
+from tests.cases import cases
 
 # The document devkit.verify/1, its verdict and its last line.
 
@@ -32,33 +33,28 @@ BROKEN = StageResult(
 )
 
 
-@pytest.mark.parametrize(
-    ("stages", "verdict", "conclusion"),
-    [
-        pytest.param(
+@cases(
+    "stages, verdict, conclusion",
+    {
+        "all passed": (
             (LORA, QLORA),
             ProofVerdict.PASSED,
             "proved on cpu: LoRA fine-tuning memorizes a sentence and QLoRA on a 4-bit base memorizes a sentence",
-            id="all passed",
         ),
-        pytest.param(
+        "what was skipped is said": (
             (LORA, NO_QLORA),
             ProofVerdict.PASSED,
             "proved on cpu: LoRA fine-tuning memorizes a sentence"
             " (not proved: qlora-memorizes; bitsandbytes is not installed)",
-            id="what was skipped is said",
         ),
-        pytest.param(
+        "one failed": (
             (LORA, BROKEN),
             ProofVerdict.FAILED,
             "not proved: 1 of 2 stages failed (kernel); still proved on cpu: LoRA fine-tuning memorizes a sentence",
-            id="one failed",
         ),
-        pytest.param(
-            (NO_QLORA,), ProofVerdict.FAILED, "not proved: 0 of 1 stage failed (none ran)", id="nothing was shown"
-        ),
-        pytest.param((), ProofVerdict.FAILED, "not proved: 0 of 0 stages failed (none ran)", id="no stage at all"),
-    ],
+        "nothing was shown": ((NO_QLORA,), ProofVerdict.FAILED, "not proved: 0 of 1 stage failed (none ran)"),
+        "no stage at all": ((), ProofVerdict.FAILED, "not proved: 0 of 0 stages failed (none ran)"),
+    },
 )
 def test_verdict_and_conclusion(stages, verdict, conclusion):
     assert (report(*stages).verdict, report(*stages).conclusion) == (verdict, conclusion)
@@ -78,21 +74,22 @@ def test_a_report_round_trips_through_its_document():
     assert VerificationReport.from_document(json.loads(json.dumps(original.to_document()))) == original
 
 
-@pytest.mark.parametrize(
+@cases(
     "document",
-    [
-        pytest.param({}, id="empty"),
-        pytest.param([], id="a list"),
-        pytest.param({"schema": "devkit.verify/2"}, id="another version"),
-        pytest.param({"schema": "devkit.verify/1", "where": "here"}, id="fields missing"),
-        pytest.param(
-            {"schema": "devkit.verify/1", "where": "moon", "device": {}, "environment": {}, "stages": []}, id="no place"
-        ),
-        pytest.param(
-            {"schema": "devkit.verify/1", "where": "here", "device": {}, "environment": {}, "stages": [{"name": "a"}]},
-            id="half a stage",
-        ),
-    ],
+    {
+        "empty": {},
+        "a list": [],
+        "another version": {"schema": "devkit.verify/2"},
+        "fields missing": {"schema": "devkit.verify/1", "where": "here"},
+        "no place": {"schema": "devkit.verify/1", "where": "moon", "device": {}, "environment": {}, "stages": []},
+        "half a stage": {
+            "schema": "devkit.verify/1",
+            "where": "here",
+            "device": {},
+            "environment": {},
+            "stages": [{"name": "a"}],
+        },
+    },
 )
 def test_other_documents_are_refused(document):
     with pytest.raises(ValueError, match=r"devkit\.verify/1|moon"):
@@ -119,13 +116,13 @@ def test_the_last_output_of_a_crash_is_shown():
     assert "  Segmentation fault" in format_proof_report(report(BROKEN, log=("Segmentation fault",)), width=80)
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        pytest.param("proxy http://dev:s3cret@10.0.0.1:3128", "proxy http://10.0.0.1:3128", id="a proxy's password"),
-        pytest.param("token hf_abcdefghijkl", "token redacted", id="a hub token"),
-        pytest.param("see https://example.org/a@b", "see https://example.org/a@b", id="an address without a password"),
-    ],
+@cases(
+    "line, shown",
+    {
+        "a proxy's password": ("proxy http://dev:s3cret@10.0.0.1:3128", "proxy http://10.0.0.1:3128"),
+        "a hub token": ("token hf_abcdefghijkl", "token redacted"),
+        "an address without a password": ("see https://example.org/a@b", "see https://example.org/a@b"),
+    },
 )
 def test_secrets_reach_neither_document_nor_text(line, shown):
     found = report(StageResult("build", FAILED, reason=line), log=(line,))

@@ -17,6 +17,7 @@ from devkit.probe.host import NOT_FOUND, ProgramResult
 from devkit.probe.machine.interpreter import find_workload_python
 from devkit.release import INSTALL_WORKLOAD_COMMAND
 from devkit.workload.interpreter import WORKLOAD_PACKAGES, find_torch_interpreter
+from tests.cases import cases
 
 OWN, ACTIVE, NAMED = "/opt/devkit/bin/python", "/home/dev/venv/bin/python", "/opt/conda/bin/python"
 VENV = {"VIRTUAL_ENV": "/home/dev/venv"}
@@ -54,21 +55,20 @@ class SeveralPythons:
         return ProgramResult(0, f"{answer}\n", "")
 
 
-@pytest.mark.parametrize(
-    ("answers", "env", "chosen"),
-    [
-        pytest.param({OWN: "3.12.1", ACTIVE: "3.11.7 torch"}, VENV, ACTIVE, id="devkit apart, torch in the venv"),
-        pytest.param({OWN: "3.12.1 torch", ACTIVE: "3.11.7 torch"}, VENV, ACTIVE, id="both: the active one"),
-        pytest.param({OWN: "3.12.1", ACTIVE: "3.10.14 torch"}, VENV, ACTIVE, id="a Python older than devkit's"),
-        pytest.param({OWN: "3.11.7 torch", ACTIVE: "3.11.7"}, VENV, OWN, id="an active environment without torch"),
-        pytest.param({OWN: "3.11.7 torch"}, VENV, OWN, id="VIRTUAL_ENV names a folder that is gone"),
-        pytest.param(
+@cases(
+    "answers, env, chosen",
+    {
+        "devkit apart, torch in the venv": ({OWN: "3.12.1", ACTIVE: "3.11.7 torch"}, VENV, ACTIVE),
+        "both: the active one": ({OWN: "3.12.1 torch", ACTIVE: "3.11.7 torch"}, VENV, ACTIVE),
+        "a Python older than devkit's": ({OWN: "3.12.1", ACTIVE: "3.10.14 torch"}, VENV, ACTIVE),
+        "an active environment without torch": ({OWN: "3.11.7 torch", ACTIVE: "3.11.7"}, VENV, OWN),
+        "VIRTUAL_ENV names a folder that is gone": ({OWN: "3.11.7 torch"}, VENV, OWN),
+        "the one that is named": (
             {OWN: "3.11.7 torch", ACTIVE: "3.11.7 torch", NAMED: "3.11.7 torch"},
             {**VENV, "DEVKIT_PYTHON": NAMED},
             NAMED,
-            id="the one that is named",
         ),
-    ],
+    },
 )
 def test_the_python_with_torch_is_chosen(answers, env, chosen):
     assert find_torch_interpreter(SeveralPythons(answers, env)).executable == chosen
@@ -80,25 +80,23 @@ def test_the_version_is_that_of_the_python_itself_and_not_of_another_environment
         assert found.version == Release.parse("3.12.1")
 
 
-@pytest.mark.parametrize(
-    ("answers", "env", "said", "hint"),
-    [
-        pytest.param({OWN: "3.11.7"}, {}, f"torch is not installed for {OWN}", INSTALL_WORKLOAD_COMMAND, id="no torch"),
-        pytest.param(
+@cases(
+    "answers, env, said, hint",
+    {
+        "no torch": ({OWN: "3.11.7"}, {}, f"torch is not installed for {OWN}", INSTALL_WORKLOAD_COMMAND),
+        "no torch in either": (
             {OWN: "3.11.7", ACTIVE: "3.11.7"},
             VENV,
             f"the project's environment has no torch: {ACTIVE}",
             f"uv pip install --python {ACTIVE} torch",
-            id="no torch in either",
         ),
-        pytest.param(
+        "the one that is named has none, whatever the others have": (
             {OWN: "3.11.7 torch", NAMED: "3.11.7"},
             {"DEVKIT_PYTHON": NAMED},
             f"the project's environment has no torch: {NAMED}",
             f"--python {NAMED}",
-            id="the one that is named has none, whatever the others have",
         ),
-    ],
+    },
 )
 def test_no_torch_is_a_set_up_error_with_the_command_that_helps(answers, env, said, hint):
     with pytest.raises(DevkitError, match=said) as error:
@@ -135,12 +133,12 @@ def project(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        pytest.param(("finetune", "--model", "m", "--data", "data.jsonl", "--output", "run"), id="finetune"),
-        pytest.param(("generate", "--model", "m", "--merge", "whole"), id="generate"),
-    ],
+    {
+        "finetune": ("finetune", "--model", "m", "--data", "data.jsonl", "--output", "run"),
+        "generate": ("generate", "--model", "m", "--merge", "whole"),
+    },
 )
 def test_a_command_goes_on_in_the_projects_environment(project, tmp_path, words):
     (tmp_path / "m").mkdir()

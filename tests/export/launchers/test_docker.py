@@ -14,6 +14,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.export.docker import DockerContextSettings, render_docker
 from devkit.export.task import HUB_CACHE, Task
+from tests.cases import cases
 
 from .tasks import CPU, FOUR, HOSTILE, NASTY, ONE, OUTPUT, ROCM, SPOT, TWO_NODES, WORKSPACE, texts, volumes
 
@@ -82,14 +83,14 @@ def created(found: Place) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize(
-    ("codes", "code", "starts"),
-    [
-        pytest.param("0", 0, 1, id="it succeeds"),
-        pytest.param("3", 3, 1, id="a failure is not tried again"),
-        pytest.param("75\n75\n0", 0, 3, id="it saved, and goes on in the same container"),
-        pytest.param("75\n" * 9, 75, 6, id="stopped again and again, it is given up"),
-    ],
+@cases(
+    "codes, code, starts",
+    {
+        "it succeeds": ("0", 0, 1),
+        "a failure is not tried again": ("3", 3, 1),
+        "it saved, and goes on in the same container": ("75\n75\n0", 0, 3),
+        "stopped again and again, it is given up": ("75\n" * 9, 75, 6),
+    },
 )
 def test_the_exit_code_decides_if_it_is_started_again(place, codes, code, starts):
     found = place(ONE)
@@ -125,20 +126,18 @@ def test_an_engine_that_cannot_be_reached_is_tried_again(place):
     assert ("cannot be reached" in done.stderr, done.returncode) == (True, 0)
 
 
-@pytest.mark.parametrize(
-    ("task", "info", "variables", "expected"),
-    [
-        pytest.param(FOUR, NVIDIA, {}, {"--gpus": ["4"]}, id="the nvidia runtime"),
-        pytest.param(FOUR, CDI, {}, {"--device": [f"nvidia.com/gpu={n}" for n in range(4)]}, id="CDI"),
-        pytest.param(ONE, "{}", {"DEVKIT_GPU": "cdi"}, {"--device": ["nvidia.com/gpu=0"]}, id="CDI by hand"),
-        pytest.param(ONE, NVIDIA, {"DEVKIT_DEVICES": "2,3"}, {"--gpus": ['"device=2,3"']}, id="some by number"),
-        pytest.param(ONE, CDI, {"DEVKIT_DEVICES": "MIG-1a,0:1"}, {"--device": SLICES}, id="slices"),
-        pytest.param(ONE, "{}", {"DEVKIT_GPU": "cpu"}, {}, id="none by hand"),
-        pytest.param(CPU, "{}", {}, {}, id="none wanted"),
-        pytest.param(
-            ROCM, NVIDIA, {}, {"--device": ["/dev/kfd", "/dev/dri"], "--group-add": ["44", "992"]}, id="device nodes"
-        ),
-    ],
+@cases(
+    "task, info, variables, expected",
+    {
+        "the nvidia runtime": (FOUR, NVIDIA, {}, {"--gpus": ["4"]}),
+        "CDI": (FOUR, CDI, {}, {"--device": [f"nvidia.com/gpu={n}" for n in range(4)]}),
+        "CDI by hand": (ONE, "{}", {"DEVKIT_GPU": "cdi"}, {"--device": ["nvidia.com/gpu=0"]}),
+        "some by number": (ONE, NVIDIA, {"DEVKIT_DEVICES": "2,3"}, {"--gpus": ['"device=2,3"']}),
+        "slices": (ONE, CDI, {"DEVKIT_DEVICES": "MIG-1a,0:1"}, {"--device": SLICES}),
+        "none by hand": (ONE, "{}", {"DEVKIT_GPU": "cpu"}, {}),
+        "none wanted": (CPU, "{}", {}, {}),
+        "device nodes": (ROCM, NVIDIA, {}, {"--device": ["/dev/kfd", "/dev/dri"], "--group-add": ["44", "992"]}),
+    },
 )
 def test_gpus_are_passed_on_as_the_engine_can(place, task, info, variables, expected):
     found = place(task)
@@ -151,15 +150,15 @@ def test_gpus_are_passed_on_as_the_engine_can(place, task, info, variables, expe
     assert ("ROCR_VISIBLE_DEVICES=0,1" in options(words, "--env")) is (task is ROCM)
 
 
-@pytest.mark.parametrize(
-    ("task", "variables", "files", "message"),
-    [
-        pytest.param(ONE, {}, {"info": "{}"}, "neither the nvidia runtime nor CDI", id="no way to a GPU"),
-        pytest.param(ROCM, {}, {"no-devices": ""}, "has no /dev/kfd", id="no AMD GPU"),
-        pytest.param(ONE, {"DEVKIT_GPU": "tpu"}, {}, "is not one of nvidia, cdi, cpu", id="a mode that is none"),
-        pytest.param(ONE, {"DEVKIT_DEVICES": "0;reboot"}, {}, "does not list GPUs", id="no GPUs"),
-        pytest.param(ONE, {"DEVKIT_DEVICES": "0,"}, {}, "does not list GPUs", id="a comma at the end"),
-    ],
+@cases(
+    "task, variables, files, message",
+    {
+        "no way to a GPU": (ONE, {}, {"info": "{}"}, "neither the nvidia runtime nor CDI"),
+        "no AMD GPU": (ROCM, {}, {"no-devices": ""}, "has no /dev/kfd"),
+        "a mode that is none": (ONE, {"DEVKIT_GPU": "tpu"}, {}, "is not one of nvidia, cdi, cpu"),
+        "no GPUs": (ONE, {"DEVKIT_DEVICES": "0;reboot"}, {}, "does not list GPUs"),
+        "a comma at the end": (ONE, {"DEVKIT_DEVICES": "0,"}, {}, "does not list GPUs"),
+    },
 )
 def test_what_cannot_be_passed_on_is_said_and_nothing_is_started(place, task, variables, files, message):
     found = place(task)
@@ -244,17 +243,15 @@ def test_what_nobody_limits_or_restarts_there_is_said():
     assert spot.next_steps == ("sh 'a b/run.sh'",)
 
 
-@pytest.mark.parametrize(
-    ("task", "settings", "message"),
-    [
-        pytest.param(TWO_NODES, {}, "a Docker context is one machine, but the job needs 2", id="two nodes"),
-        pytest.param(ONE, {"context": "a b"}, "is not a context name", id="a context with a space"),
-        pytest.param(ONE, {"context": "x\nfoo"}, "is not a context name", id="a context of two lines"),
-        pytest.param(ONE, {"user": "root; id"}, "is not a user", id="a user with a command"),
-        pytest.param(
-            replace(ONE, volumes=volumes(models="a/b")), {}, "neither a volume nor a folder", id="half a path"
-        ),
-    ],
+@cases(
+    "task, settings, message",
+    {
+        "two nodes": (TWO_NODES, {}, "a Docker context is one machine, but the job needs 2"),
+        "a context with a space": (ONE, {"context": "a b"}, "is not a context name"),
+        "a context of two lines": (ONE, {"context": "x\nfoo"}, "is not a context name"),
+        "a user with a command": (ONE, {"user": "root; id"}, "is not a user"),
+        "half a path": (replace(ONE, volumes=volumes(models="a/b")), {}, "neither a volume nor a folder"),
+    },
 )
 def test_what_one_machine_cannot_run_is_refused_in_one_line(task, settings, message):
     with pytest.raises(DevkitError, match=message) as refused:

@@ -14,6 +14,7 @@ from devkit.workload.finetune.decisions import (
     find_attention_refusal,
     find_packing_refusal,
 )
+from tests.cases import cases
 
 LLAMA = AttentionTraits(name="llama")
 
@@ -37,48 +38,40 @@ H200 = gpu("9.0", flash=True)
 NO_VARLEN = gpu("8.6", has_varlen=False)
 
 
-@pytest.mark.parametrize(
-    ("traits", "kernels", "attention", "because"),
-    [
-        pytest.param(LLAMA, CPU, Attention.VARLEN, "each text is computed separately", id="a CPU"),
-        pytest.param(LLAMA, A100, Attention.VARLEN, "torch's flash kernel", id="an A100"),
-        pytest.param(LLAMA, H200, Attention.VARLEN, "torch's flash kernel", id="an H200, flash-attn installed or not"),
-        pytest.param(LLAMA, T4, Attention.SDPA, "need compute capability 8.0, but this GPU has 7.5", id="a T4"),
-        pytest.param(
-            LLAMA, gpu("8.0", precision=Precision.FP32), Attention.SDPA, "this run is in fp32", id="fp32 on an A100"
-        ),
-        pytest.param(LLAMA, NO_VARLEN, Attention.SDPA, "torch 2.12 has", id="an older torch"),
-        pytest.param(
+@cases(
+    "traits, kernels, attention, because",
+    {
+        "a CPU": (LLAMA, CPU, Attention.VARLEN, "each text is computed separately"),
+        "an A100": (LLAMA, A100, Attention.VARLEN, "torch's flash kernel"),
+        "an H200, flash-attn installed or not": (LLAMA, H200, Attention.VARLEN, "torch's flash kernel"),
+        "a T4": (LLAMA, T4, Attention.SDPA, "need compute capability 8.0, but this GPU has 7.5"),
+        "fp32 on an A100": (LLAMA, gpu("8.0", precision=Precision.FP32), Attention.SDPA, "this run is in fp32"),
+        "an older torch": (LLAMA, NO_VARLEN, Attention.SDPA, "torch 2.12 has"),
+        "an older torch with flash-attn": (
             LLAMA,
             gpu("8.6", has_varlen=False, flash=True),
             Attention.FLASH,
             "flash-attn is installed",
-            id="an older torch with flash-attn",
         ),
-        pytest.param(LLAMA, gpu(None, kind=DeviceKind.ROCM), Attention.SDPA, "this is ROCm", id="an MI300X"),
-        pytest.param(model(head=512, value_head=512), A100, Attention.SDPA, "its heads have 512", id="large heads"),
-        pytest.param(model(head=256, value_head=256), A100, Attention.VARLEN, "torch's flash", id="the largest heads"),
-        pytest.param(model(head=192, value_head=128), A100, Attention.SDPA, "value heads (128)", id="latent attention"),
-        pytest.param(model(dropout=0.1), A100, Attention.SDPA, "the model has 0.1", id="dropout in attention"),
-        pytest.param(model(chunked=True), A100, Attention.SDPA, "within chunks", id="attention in chunks"),
-        pytest.param(model(router_loss=True), A100, Attention.SDPA, "router's loss", id="a router that wants a mask"),
-        pytest.param(model(softcap=True), A100, Attention.EAGER, "scores are capped", id="capped scores"),
-        pytest.param(
-            model(softcap=True), H200, Attention.FLASH, "scores are capped", id="capped scores with flash-attn"
-        ),
-        pytest.param(model(sdpa=False), CPU, Attention.EAGER, "custom code", id="attention sinks"),
-        pytest.param(model(recurrent=True), H200, Attention.FLASH, "recurrent layers", id="a hybrid with flash-attn"),
-        pytest.param(
+        "an MI300X": (LLAMA, gpu(None, kind=DeviceKind.ROCM), Attention.SDPA, "this is ROCm"),
+        "large heads": (model(head=512, value_head=512), A100, Attention.SDPA, "its heads have 512"),
+        "the largest heads": (model(head=256, value_head=256), A100, Attention.VARLEN, "torch's flash"),
+        "latent attention": (model(head=192, value_head=128), A100, Attention.SDPA, "value heads (128)"),
+        "dropout in attention": (model(dropout=0.1), A100, Attention.SDPA, "the model has 0.1"),
+        "attention in chunks": (model(chunked=True), A100, Attention.SDPA, "within chunks"),
+        "a router that wants a mask": (model(router_loss=True), A100, Attention.SDPA, "router's loss"),
+        "capped scores": (model(softcap=True), A100, Attention.EAGER, "scores are capped"),
+        "capped scores with flash-attn": (model(softcap=True), H200, Attention.FLASH, "scores are capped"),
+        "attention sinks": (model(sdpa=False), CPU, Attention.EAGER, "custom code"),
+        "a hybrid with flash-attn": (model(recurrent=True), H200, Attention.FLASH, "recurrent layers"),
+        "unknown code": (
             model(passes_borders=False),
             A100,
             Attention.SDPA,
             "pass the text boundaries of a row to its attention",
-            id="unknown code",
         ),
-        pytest.param(
-            model(sdpa=False, flash=False), H200, Attention.EAGER, "custom code", id="sinks that flash-attn lacks"
-        ),
-    ],
+        "sinks that flash-attn lacks": (model(sdpa=False, flash=False), H200, Attention.EAGER, "custom code"),
+    },
 )
 def test_attention_is_chosen(traits, kernels, attention, because):
     chosen, reason = choose_attention(traits, *kernels)
@@ -92,13 +85,13 @@ def test_a_decision_is_never_refused_as_a_setting(traits, kernels):
     assert find_attention_refusal(choose_attention(traits, *kernels)[0], traits, *kernels) is None
 
 
-@pytest.mark.parametrize(
-    ("traits", "reason"),
-    [
-        pytest.param(LLAMA, None, id="plain attention packs"),
-        pytest.param(model(recurrent=True), "recurrent", id="a state would run from text to text"),
-        pytest.param(model(passes_borders=False), "boundaries", id="code that does not look at positions"),
-    ],
+@cases(
+    "traits, reason",
+    {
+        "plain attention packs": (LLAMA, None),
+        "a state would run from text to text": (model(recurrent=True), "recurrent"),
+        "code that does not look at positions": (model(passes_borders=False), "boundaries"),
+    },
 )
 def test_texts_share_rows_where_they_cannot_see_each_other(traits, reason):
     found = find_packing_refusal(traits)

@@ -12,6 +12,7 @@ from devkit.estimate.training import estimate_training
 from devkit.facts.values import ComputeCapability
 from devkit.workload.finetune.decisions import USER_CHOICE, AttentionTraits, DeviceKind, Hardware, decide
 from devkit.workload.finetune.settings import FinetuneSettings
+from tests.cases import cases
 
 GIB = 1024**3
 LLAMA_8B = {
@@ -58,19 +59,19 @@ def decided(hardware, *, lengths=MANY_TEXTS, estimator=NEED, traits=TRAITS, **wi
     return decide(settings, hardware, traits=traits, lengths=lengths, estimator=estimator)
 
 
-@pytest.mark.parametrize(
-    ("hardware", "method", "precision", "adapter", "attention", "checkpointing", "micro_batch", "compiles"),
-    [
-        pytest.param(T4, "qlora", "fp16", "fp32", "sdpa", True, 16, False, id="T4: fp16, and no flash kernel"),
-        pytest.param(RTX_3090, "lora", "bf16", "bf16", "varlen", True, 2, True, id="3090: LoRA with checkpointing"),
-        pytest.param(RTX_4090, "qlora", "bf16", "bf16", "varlen", False, 1, False, id="4090: QLoRA without it"),
-        pytest.param(A100, "lora", "bf16", "bf16", "varlen", False, 4, True, id="A100"),
-        pytest.param(H200, "lora", "bf16", "bf16", "varlen", False, 8, True, id="H200: as large as is useful"),
-        pytest.param(B200, "full", "bf16", "bf16", "varlen", False, 4, True, id="B200: a whole 8B model"),
-        pytest.param(MI300X, "lora", "bf16", "bf16", "sdpa", False, 16, False, id="ROCm: bf16 and sdpa"),
-        pytest.param(OLD_APPLE, "lora", "fp32", "fp32", "sdpa", False, 16, False, id="Apple before macOS 14"),
-        pytest.param(CPU, "lora", "fp32", "fp32", "varlen", False, 1, False, id="CPU: fp32, never compiled"),
-    ],
+@cases(
+    "hardware, method, precision, adapter, attention, checkpointing, micro_batch, compiles",
+    {
+        "T4: fp16, and no flash kernel": (T4, "qlora", "fp16", "fp32", "sdpa", True, 16, False),
+        "3090: LoRA with checkpointing": (RTX_3090, "lora", "bf16", "bf16", "varlen", True, 2, True),
+        "4090: QLoRA without it": (RTX_4090, "qlora", "bf16", "bf16", "varlen", False, 1, False),
+        "A100": (A100, "lora", "bf16", "bf16", "varlen", False, 4, True),
+        "H200: as large as is useful": (H200, "lora", "bf16", "bf16", "varlen", False, 8, True),
+        "B200: a whole 8B model": (B200, "full", "bf16", "bf16", "varlen", False, 4, True),
+        "ROCm: bf16 and sdpa": (MI300X, "lora", "bf16", "bf16", "sdpa", False, 16, False),
+        "Apple before macOS 14": (OLD_APPLE, "lora", "fp32", "fp32", "sdpa", False, 16, False),
+        "CPU: fp32, never compiled": (CPU, "lora", "fp32", "fp32", "varlen", False, 1, False),
+    },
 )
 def test_each_machine_gets_what_suits_it(
     hardware, method, precision, adapter, attention, checkpointing, micro_batch, compiles
@@ -109,23 +110,19 @@ def test_settings_of_the_user_are_kept_and_say_so():
     assert found.accumulation == 6
 
 
-@pytest.mark.parametrize(
-    ("hardware", "wishes", "said"),
-    [
-        pytest.param(
-            gpu("9.0", 80, packages=frozenset()), {"method": Method.QLORA}, "needs bitsandbytes", id="QLoRA without it"
-        ),
-        pytest.param(gpu("7.0", 32), {"method": Method.INT8_LORA}, "compute capability 7.5", id="int8 on a V100"),
-        pytest.param(T4, {"attention": Attention.VARLEN}, "varlen is not possible", id="varlen on a T4"),
-        pytest.param(T4, {"method": Method.FULL, "precision": Precision.FP16}, "fp16", id="a whole model in fp16"),
-        pytest.param(gpu("9.0", 80, can_compile=False), {"compile": True}, "compiler", id="compiling without compiler"),
-        pytest.param(H100, {"sharding": Sharding.ZERO3}, "single process", id="sharing with nobody"),
-        pytest.param(gpu("9.0", 80, world_size=32), {"batch": 16}, "32 processes", id="fewer rows than processes"),
-        pytest.param(
-            gpu("9.0", 80, world_size=2), {"objective": Objective.DPO}, "in one process", id="DPO in two processes"
-        ),
-        pytest.param(H100, {"objective": Objective.DPO, "micro_batch": 3}, "does not divide", id="unequal means"),
-    ],
+@cases(
+    "hardware, wishes, said",
+    {
+        "QLoRA without it": (gpu("9.0", 80, packages=frozenset()), {"method": Method.QLORA}, "needs bitsandbytes"),
+        "int8 on a V100": (gpu("7.0", 32), {"method": Method.INT8_LORA}, "compute capability 7.5"),
+        "varlen on a T4": (T4, {"attention": Attention.VARLEN}, "varlen is not possible"),
+        "a whole model in fp16": (T4, {"method": Method.FULL, "precision": Precision.FP16}, "fp16"),
+        "compiling without compiler": (gpu("9.0", 80, can_compile=False), {"compile": True}, "compiler"),
+        "sharing with nobody": (H100, {"sharding": Sharding.ZERO3}, "single process"),
+        "fewer rows than processes": (gpu("9.0", 80, world_size=32), {"batch": 16}, "32 processes"),
+        "DPO in two processes": (gpu("9.0", 80, world_size=2), {"objective": Objective.DPO}, "in one process"),
+        "unequal means": (H100, {"objective": Objective.DPO, "micro_batch": 3}, "does not divide"),
+    },
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_reason(hardware, wishes, said):
     with pytest.raises(DevkitError, match=said) as refused:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.cases import cases
+
 pytestmark = [
     pytest.mark.full,
     pytest.mark.workload,
@@ -43,17 +45,13 @@ def broken_texts(run_factory):
     return path
 
 
-@pytest.mark.parametrize(
-    ("changed", "says", "times"),
-    [
-        pytest.param(lambda _: {"steps": 0}, "--steps is 0", [1, 1, 1], id="a setting, before they have met"),
-        pytest.param(
-            lambda run_factory: {"data": broken_texts(run_factory)}, "broken.jsonl:2", [1, 0, 0], id="a line of data"
-        ),
-        pytest.param(
-            lambda _: {"model": "/nowhere"}, "the model /nowhere does not exist", [1, 0, 0], id="no such model"
-        ),
-    ],
+@cases(
+    "changed, says, times",
+    {
+        "a setting, before they have met": (lambda _: {"steps": 0}, "--steps is 0", [1, 1, 1]),
+        "a line of data": (lambda run_factory: {"data": broken_texts(run_factory)}, "broken.jsonl:2", [1, 0, 0]),
+        "no such model": (lambda _: {"model": "/nowhere"}, "the model /nowhere does not exist", [1, 0, 0]),
+    },
 )
 def test_an_error_of_ranks_that_have_met_is_reported_once(run_factory, zygote, changed, says, times):
     run = zygote.start(argv(run_factory, "refused", **changed(run_factory)), world=3)

@@ -173,25 +173,6 @@ def test_a_named_pipe_is_no_data(tmp_path, name):
         RecordReader([str(tmp_path / name)])
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"a":' * 100_000, "not JSON|nested too deeply"),
-        ("[" * 100_000, "nested too deeply"),
-        ('[{"text": "a"} {"text": "b"}]', "1:16: not JSON: a comma is missing"),
-        ('[{"text": "a"}, ]', "not JSON"),
-        ('[{"text": "a"}', "it ends too early"),
-        ('[{"text": "a"}] x', "1:17: not JSON: extra data"),
-        ('{"data": "' + "a" * (17 << 20) + '"}', "unknown record format"),
-    ],
-    ids=["deep objects", "deep lists", "no comma", "a comma too many", "no end", "more", "a large object"],
-)
-def test_a_list_of_records_that_is_none_is_refused(tmp_path, text, says):
-    (tmp_path / "data.json").write_text(text)
-    with pytest.raises(DevkitError, match=says):
-        list(RecordReader([str(tmp_path / "data.json")]))
-
-
 def test_a_chat_of_a_million_turns_is_refused(tmp_path):
     (tmp_path / "data.jsonl").write_text('{"messages": [' + '{"role": "user", "content": ""},' * 10_000 + "{}]}")
     with pytest.raises(DevkitError, match="more than 10,000 turns"):

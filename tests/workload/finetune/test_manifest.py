@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.cases import cases
+
 pytestmark = pytest.mark.workload
 
 from devkit.workload.finetune.checkpoint import (
@@ -65,17 +67,13 @@ def test_a_truncated_file_is_noticed(folder, kept):
         verify_checkpoint(folder)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
-        pytest.param(lambda folder: (folder / "weights").unlink(), "weights is missing", id="a file is gone"),
-        pytest.param(
-            lambda folder: (folder / MANIFEST_FILE).unlink(), "manifest.json is missing", id="it has no manifest"
-        ),
-        pytest.param(
-            lambda folder: (folder / MANIFEST_FILE).write_text("[]"), "is damaged", id="the manifest is a list"
-        ),
-    ],
+@cases(
+    "spoil, says",
+    {
+        "a file is gone": (lambda folder: (folder / "weights").unlink(), "weights is missing"),
+        "it has no manifest": (lambda folder: (folder / MANIFEST_FILE).unlink(), "manifest.json is missing"),
+        "the manifest is a list": (lambda folder: (folder / MANIFEST_FILE).write_text("[]"), "is damaged"),
+    },
 )
 def test_what_is_missing_or_no_manifest_is_named(folder, spoil, says):
     spoil(folder)

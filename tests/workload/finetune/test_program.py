@@ -121,13 +121,6 @@ def test_no_resume_keeps_what_was_there_in_a_folder_of_its_own(run_factory):
     assert (first.output / "earlier-1" / "step-3").is_dir()
 
 
-def test_a_folder_with_somebody_elses_files_is_refused(run_factory, tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(DevkitError, match=r"devkit did not write: thesis\.tex"):
-        run_factory.run(output=tmp_path)
-    assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
-
-
 @pytest.mark.parametrize(
     ("how", "said"),
     [

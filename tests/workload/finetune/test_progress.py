@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from devkit.workload.finetune.events import ProgressPrinter, format_step
+from tests.cases import cases
 
 STEP = {
     "event": "step",
@@ -47,31 +48,27 @@ def test_in_a_log_the_first_and_last_step_stand_and_few_between():
     assert "step 1/50" in steps[0] and "step 50/50" in steps[-1]
 
 
-@pytest.mark.parametrize(
-    ("event", "said"),
-    [
-        pytest.param(
+@cases(
+    "event, said",
+    {
+        "a decision": (
             {"event": "decision", "name": "micro_batch", "value": "4", "because": "set by the user"},
             "micro batch: 4 - set by the user\n",
-            id="a decision",
         ),
-        pytest.param(
+        "a step passed over": (
             {"event": "skipped", "step": 7, "loss": "nan", "gradient_norm": "nan"},
             "step 7: skipped, loss nan, gradient norm nan\n",
-            id="a step passed over",
         ),
-        pytest.param(
+        "too little memory": (
             {"event": "out-of-memory", "step": 7, "micro_batch": 8, "next_micro_batch": 4},
             "step 7: out of memory with a micro-batch of 8 rows\nretrying with 4\n",
-            id="too little memory",
         ),
-        pytest.param(
+        "no end in sight": (
             {"event": "stopped", "step": 7, "how": "not-finite", "saved": -1},
             "stopped at step 7 (not-finite), nothing was saved\n",
-            id="no end in sight",
         ),
-        pytest.param({"event": "of a later release"}, "", id="an event that is not known"),
-    ],
+        "an event that is not known": ({"event": "of a later release"}, ""),
+    },
 )
 def test_events_are_formatted_for_people(event, said):
     out = io.StringIO()

@@ -15,6 +15,7 @@ from devkit.estimate.settings import Objective
 from devkit.workload.finetune.records import RecordLocation, RecordReader, TextRecord
 from devkit.workload.finetune.run_folder import check_inputs
 from devkit.workload.finetune.settings import FinetuneSettings
+from tests.cases import cases
 from tests.fuzz.profile import FUZZ
 
 A, B = '{"text": "a"}', '{"text": "b"}'
@@ -35,70 +36,62 @@ def texts(*names):
     return [record.text for record in RecordReader(names)]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        pytest.param("a.jsonl", f"{A}\n{B}\n", id="JSON lines"),
-        pytest.param("a.jsonl", f"{A}\r\n{B}\r\n", id="with the line ends of Windows"),
-        pytest.param("a.jsonl", codecs.BOM_UTF8 + f"{A}\n{B}\n".encode(), id="with a byte order mark"),
-        pytest.param("a.jsonl", f"\n{A}\n  \n{B}\n\n", id="with blank lines"),
-        pytest.param("a.json", f"{A}\n{B}\n", id="JSON lines in a .json file"),
-        pytest.param("a.json", f"[{A}, {B}]", id="a list"),
-        pytest.param("a.json", f'{{"data": [{A}, {B}]}}', id="a list within an object"),
-        pytest.param("a.json", f'{{\n"version": 1,\n"train": [{A}, {B}]\n}}', id="within an object of several lines"),
-    ],
+@cases(
+    "name, content",
+    {
+        "JSON lines": ("a.jsonl", f"{A}\n{B}\n"),
+        "with the line ends of Windows": ("a.jsonl", f"{A}\r\n{B}\r\n"),
+        "with a byte order mark": ("a.jsonl", codecs.BOM_UTF8 + f"{A}\n{B}\n".encode()),
+        "with blank lines": ("a.jsonl", f"\n{A}\n  \n{B}\n\n"),
+        "JSON lines in a .json file": ("a.json", f"{A}\n{B}\n"),
+        "a list": ("a.json", f"[{A}, {B}]"),
+        "a list within an object": ("a.json", f'{{"data": [{A}, {B}]}}'),
+        "within an object of several lines": ("a.json", f'{{\n"version": 1,\n"train": [{A}, {B}]\n}}'),
+    },
 )
 def test_records_are_read(write, name, content):
     assert texts(write(name, content)) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
-    [pytest.param("one\ntwo\n", id="plain"), pytest.param(codecs.BOM_UTF8 + b"one\ntwo", id="byte order mark")],
+    {"plain": "one\ntwo\n", "byte order mark": codecs.BOM_UTF8 + b"one\ntwo"},
 )
 def test_a_text_file_is_one_record(write, content):
     path = write("a.txt", content)
     assert list(RecordReader([path])) == [TextRecord("one\ntwo", RecordLocation(path))]
 
 
-@pytest.mark.parametrize(
-    ("content", "message", "hint"),
-    [
-        pytest.param(f'{A}\n{{"text": "b"', ":2:13: not JSON: it ends too early", "one JSON object", id="truncated"),
-        pytest.param(
-            f"{A},\n{B}", ":1:14: not JSON: extra data (here: ,)", "one JSON object", id="commas between lines"
-        ),
-        pytest.param(
-            f"[{A},\n{B}]", ":1:16: not JSON: it ends too early", "one JSON object", id="a list in a .jsonl file"
-        ),
-        pytest.param(
-            "{'text': 'a'}", ":1:2: not JSON: put the key in double quotes", "one JSON object", id="single quotes"
-        ),
-        pytest.param('{"text": "a", "text": "b"}', ':1: the key "text" occurs twice', "one JSON", id="a repeated key"),
-        pytest.param("[" * 100_000, ":1: nested too deeply", "one JSON", id="nested too deeply"),
-        pytest.param('{"text": "a", "n": ' + "9" * 5000 + "}", ":1: Exceeds the limit", "one JSON", id="a huge number"),
-        pytest.param(f"{A}\n{{}}", ":2: unknown record format", "One of", id="an empty object"),
-        pytest.param(A.encode() + b"\n\xe9\n", ":2 is not UTF-8: byte 0xe9 at byte 1", "iconv", id="Latin-1"),
-        pytest.param(A.encode() + b"\n\0\0\0", ":2 holds a NUL byte", "damaged", id="NUL bytes"),
-        pytest.param(codecs.BOM_UTF16_LE + A.encode("utf-16-le"), " is UTF-16", "iconv -f UTF-16", id="UTF-16"),
-        pytest.param("\n \n", "it has no records", "One of", id="blank lines alone"),
-        pytest.param('{"text": " "}\n{"text": ""}', "none of 2 records has anything: ", "One of", id="empty texts"),
-        pytest.param('{"text": ""}', ":1 holds no text", "One of", id="one empty text alone"),
-        pytest.param(
+@cases(
+    "content, message, hint",
+    {
+        "truncated": (f'{A}\n{{"text": "b"', ":2:13: not JSON: it ends too early", "one JSON object"),
+        "commas between lines": (f"{A},\n{B}", ":1:14: not JSON: extra data (here: ,)", "one JSON object"),
+        "a list in a .jsonl file": (f"[{A},\n{B}]", ":1:16: not JSON: it ends too early", "one JSON object"),
+        "single quotes": ("{'text': 'a'}", ":1:2: not JSON: put the key in double quotes", "one JSON object"),
+        "a repeated key": ('{"text": "a", "text": "b"}', ':1: the key "text" occurs twice', "one JSON"),
+        "nested too deeply": ("[" * 100_000, ":1: nested too deeply", "one JSON"),
+        "a huge number": ('{"text": "a", "n": ' + "9" * 5000 + "}", ":1: Exceeds the limit", "one JSON"),
+        "an empty object": (f"{A}\n{{}}", ":2: unknown record format", "One of"),
+        "Latin-1": (A.encode() + b"\n\xe9\n", ":2 is not UTF-8: byte 0xe9 at byte 1", "iconv"),
+        "NUL bytes": (A.encode() + b"\n\0\0\0", ":2 holds a NUL byte", "damaged"),
+        "UTF-16": (codecs.BOM_UTF16_LE + A.encode("utf-16-le"), " is UTF-16", "iconv -f UTF-16"),
+        "blank lines alone": ("\n \n", "it has no records", "One of"),
+        "empty texts": ('{"text": " "}\n{"text": ""}', "none of 2 records has anything: ", "One of"),
+        "one empty text alone": ('{"text": ""}', ":1 holds no text", "One of"),
+        "roles in capitals": (
             '{"messages": [{"role": "User", "content": "a"}, {"role": "Assistant", "content": "b"}]}',
             ':1 has no answer by "assistant"',
             "One of",
-            id="roles in capitals",
         ),
-        pytest.param('{"text": "a', ":1:10: not JSON: unterminated string", "one JSON object", id="a text cut off"),
-        pytest.param('{"text": "a\nb"}', ":1:10: not JSON: unterminated string", "written \\n", id="a bare line end"),
-        pytest.param(
+        "a text cut off": ('{"text": "a', ":1:10: not JSON: unterminated string", "one JSON object"),
+        "a bare line end": ('{"text": "a\nb"}', ":1:10: not JSON: unterminated string", "written \\n"),
+        "kinds mixed in a file": (
             f'{A}\n{{"prompt": "a", "completion": "b"}}',
             ":2 is a prompt record, but",
             "only one kind of record per file",
-            id="kinds mixed in a file",
         ),
-    ],
+    },
 )
 def test_what_is_wrong_is_named_with_its_place(write, content, message, hint):
     path = write("a.jsonl", content)
@@ -110,17 +103,23 @@ def test_what_is_wrong_is_named_with_its_place(write, content, message, hint):
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param('[\n{"text": "a"},\n{"text" "b"}\n]', ":3:9: not JSON: expecting ':' delimiter", id="in a list"),
-        pytest.param("[]", "it has no records", id="an empty list"),
-    ],
+@cases(
+    "content, message",
+    {
+        "in a list": ('[\n{"text": "a"},\n{"text" "b"}\n]', ":3:9: not JSON: expecting ':' delimiter"),
+        "an empty list": ("[]", "it has no records"),
+        "deep objects": ('{"a":' * 100_000, "not JSON|nested too deeply"),
+        "deep lists": ("[" * 100_000, "nested too deeply"),
+        "no comma": ('[{"text": "a"} {"text": "b"}]', "1:16: not JSON: a comma is missing"),
+        "a comma too many": ('[{"text": "a"}, ]', "not JSON"),
+        "no end": ('[{"text": "a"}', "it ends too early"),
+        "more": ('[{"text": "a"}] x', "1:17: not JSON: extra data"),
+        "a large object": ('{"data": "' + "a" * (17 << 20) + '"}', "unknown record format"),
+    },
 )
 def test_what_is_wrong_in_a_json_file_is_named_with_its_place(write, content, message):
-    with pytest.raises(DevkitError) as caught:
+    with pytest.raises(DevkitError, match=message):
         list(RecordReader([write("a.json", content)]))
-    assert message in caught.value.message
 
 
 def test_a_folder_is_read_in_the_order_of_its_names(write, tmp_path):
@@ -143,12 +142,12 @@ def test_a_folder_of_nothing_readable_is_named_with_what_is_read(write, tmp_path
     assert "pandas" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        pytest.param("chat.jsonl", "Did you mean chats.jsonl?", id="a letter is missing"),
-        pytest.param("no/such/folder.jsonl", "The folder no/such does not exist either.", id="not even its folder"),
-    ],
+@cases(
+    "name, hint",
+    {
+        "a letter is missing": ("chat.jsonl", "Did you mean chats.jsonl?"),
+        "not even its folder": ("no/such/folder.jsonl", "The folder no/such does not exist either."),
+    },
 )
 def test_what_is_near_a_name_of_nothing_is_said(write, name, hint, tmp_path, monkeypatch):
     write("chats.jsonl", A)

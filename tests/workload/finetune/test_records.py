@@ -18,6 +18,7 @@ from devkit.workload.finetune.records import (
     parse_prompt,
     parse_record,
 )
+from tests.cases import cases
 from tests.fuzz.profile import FUZZ
 
 HERE = RecordLocation("data.jsonl", 3)
@@ -29,83 +30,70 @@ def chat(*messages, **differences):
     return ChatRecord(tuple(messages), HERE, **differences)
 
 
-@pytest.mark.parametrize(
-    ("entry", "record"),
-    [
-        pytest.param({"text": "a"}, TextRecord("a", HERE), id="plain text"),
-        pytest.param({"prompt": "a", "completion": "b"}, PromptRecord("a", "b", HERE), id="prompt and completion"),
-        pytest.param({"messages": [USER, ANSWER]}, chat(USER, ANSWER), id="a chat"),
-        pytest.param(
+@cases(
+    "entry, record",
+    {
+        "plain text": ({"text": "a"}, TextRecord("a", HERE)),
+        "prompt and completion": ({"prompt": "a", "completion": "b"}, PromptRecord("a", "b", HERE)),
+        "a chat": ({"messages": [USER, ANSWER]}, chat(USER, ANSWER)),
+        "a chat with tools": (
             {"messages": [USER, ANSWER], "tools": [{"name": "f"}]},
             chat(USER, ANSWER, tools=({"name": "f"},)),
-            id="a chat with tools",
         ),
-        pytest.param(
+        "prompt and completion as messages": (
             {"prompt": [USER], "completion": [ANSWER]},
             chat(USER, ANSWER, first_trained_turn=1),
-            id="prompt and completion as messages",
         ),
-        pytest.param(
+        "an instruction goes before the same as text": (
             {"instruction": "Add", "input": "1 2", "output": "3", "text": "Below is an instruction"},
             chat({"role": "user", "content": "Add\n\n1 2"}, {"role": "assistant", "content": "3"}),
-            id="an instruction goes before the same as text",
         ),
-        pytest.param(
+        "an instruction with a system prompt": (
             {"instruction": "Hi", "input": "", "output": "Hello", "system": "Be kind"},
             chat({"role": "system", "content": "Be kind"}, USER, ANSWER),
-            id="an instruction with a system prompt",
         ),
-        pytest.param(
+        "ShareGPT": (
             {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
             chat(USER, ANSWER),
-            id="ShareGPT",
         ),
-        pytest.param({"conversations": [USER, ANSWER]}, chat(USER, ANSWER), id="ShareGPT's field with messages in it"),
-        pytest.param(
-            {"text": None, "messages": [{**USER, "name": None}, ANSWER]}, chat(USER, ANSWER), id="empty columns"
-        ),
-        pytest.param(
+        "ShareGPT's field with messages in it": ({"conversations": [USER, ANSWER]}, chat(USER, ANSWER)),
+        "empty columns": ({"text": None, "messages": [{**USER, "name": None}, ANSWER]}, chat(USER, ANSWER)),
+        "content in parts": (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "H"}, {"text": "i"}]}, ANSWER]},
             chat(USER, ANSWER),
-            id="content in parts",
         ),
-        pytest.param(
+        "a call of a tool has no content": (
             {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
             chat(USER, {"role": "assistant", "tool_calls": [{"id": "1"}], "content": ""}),
-            id="a call of a tool has no content",
         ),
-    ],
+    },
 )
 def test_a_record_is_read(entry, record):
     assert parse_record(entry, HERE) == record
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        pytest.param("text", "expected a record object, got a text", id="a text alone"),
-        pytest.param({}, "unknown record format, with no fields at all", id="an empty object"),
-        pytest.param({"content": "a", "b": 1}, "with the fields content and b", id="unknown fields are named"),
-        pytest.param({"prompt": "a", "completion": [ANSWER]}, '"completion" is a list', id="text and messages mixed"),
-        pytest.param(
-            {"messages": "Hi"}, '"messages" is a text, but must be a list of messages', id="a text for a chat"
-        ),
-        pytest.param({"messages": [USER, {"content": "a"}]}, 'messages[1] has no "role"', id="no role"),
-        pytest.param({"messages": [{"role": "user"}]}, 'messages[0] has no "content"', id="no content"),
-        pytest.param(
+@cases(
+    "entry, message",
+    {
+        "a text alone": ("text", "expected a record object, got a text"),
+        "an empty object": ({}, "unknown record format, with no fields at all"),
+        "unknown fields are named": ({"content": "a", "b": 1}, "with the fields content and b"),
+        "text and messages mixed": ({"prompt": "a", "completion": [ANSWER]}, '"completion" is a list'),
+        "a text for a chat": ({"messages": "Hi"}, '"messages" is a text, but must be a list of messages'),
+        "no role": ({"messages": [USER, {"content": "a"}]}, 'messages[1] has no "role"'),
+        "no content": ({"messages": [{"role": "user"}]}, 'messages[0] has no "content"'),
+        "an image": (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             "has content of type image_url",
-            id="an image",
         ),
-        pytest.param({"messages": [USER, ANSWER], "tools": "f"}, '"tools" is a text', id="tools that are no list"),
-        pytest.param(
+        "tools that are no list": ({"messages": [USER, ANSWER], "tools": "f"}, '"tools" is a text'),
+        "a speaker nobody knows": (
             {"conversations": [{"from": "bing", "value": "a"}]},
             'conversations[0] is from "bing", an unknown role',
-            id="a speaker nobody knows",
         ),
-        pytest.param({"text": float("nan")}, '"text" is NaN, but must be a text', id="a table's hole"),
-        pytest.param({"text": "a\ud800b"}, "\"text\" is not UTF-8: '\\ud800' at character 2", id="half"),
-    ],
+        "a table's hole": ({"text": float("nan")}, '"text" is NaN, but must be a text'),
+        "half": ({"text": "a\ud800b"}, "\"text\" is not UTF-8: '\\ud800' at character 2"),
+    },
 )
 def test_what_is_no_record_is_named_with_its_place(entry, message):
     with pytest.raises(DevkitError) as caught:
@@ -118,20 +106,20 @@ def test_what_is_no_record_is_named_with_its_place(entry, message):
 PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}
 
 
-@pytest.mark.parametrize(
-    ("parse", "entry", "message"),
-    [
-        pytest.param(parse_pair, [PAIR], "expected a record object, got a list", id="a list of pairs"),
-        pytest.param(parse_pair, {"prompt": "a", "chosen": "b"}, '"rejected" is missing, with', id="half a pair"),
-        pytest.param(parse_pair, PAIR | {"chosen": None}, '"chosen" is null', id="a hole"),
-        pytest.param(parse_pair, PAIR | {"chosen": 7}, '"chosen" is a number', id="a number"),
-        pytest.param(parse_pair, PAIR | {"chosen": [USER]}, '"rejected" is a text, but must be a list', id="unlike"),
-        pytest.param(parse_pair, PAIR | {"prompt": 7}, '"prompt" is a number', id="a number for a prompt"),
-        pytest.param(parse_pair, {"chosen": "b", "rejected": "c"}, '"prompt" is missing', id="no prompt"),
-        pytest.param(parse_prompt, {"text": "a"}, '"prompt" is missing, with the fields text', id="no prompt at all"),
-        pytest.param(parse_prompt, {"prompt": [{"role": "user"}]}, 'prompt[0] has no "content"', id="no content"),
-        pytest.param(parse_record, {"chosen": "b", "rejected": "c"}, "unknown record format", id="a pair for sft"),
-    ],
+@cases(
+    "parse, entry, message",
+    {
+        "a list of pairs": (parse_pair, [PAIR], "expected a record object, got a list"),
+        "half a pair": (parse_pair, {"prompt": "a", "chosen": "b"}, '"rejected" is missing, with'),
+        "a hole": (parse_pair, PAIR | {"chosen": None}, '"chosen" is null'),
+        "a number": (parse_pair, PAIR | {"chosen": 7}, '"chosen" is a number'),
+        "unlike": (parse_pair, PAIR | {"chosen": [USER]}, '"rejected" is a text, but must be a list'),
+        "a number for a prompt": (parse_pair, PAIR | {"prompt": 7}, '"prompt" is a number'),
+        "no prompt": (parse_pair, {"chosen": "b", "rejected": "c"}, '"prompt" is missing'),
+        "no prompt at all": (parse_prompt, {"text": "a"}, '"prompt" is missing, with the fields text'),
+        "no content": (parse_prompt, {"prompt": [{"role": "user"}]}, 'prompt[0] has no "content"'),
+        "a pair for sft": (parse_record, {"chosen": "b", "rejected": "c"}, "unknown record format"),
+    },
 )
 def test_what_is_no_pair_or_prompt_is_named_with_its_place(parse, entry, message):
     with pytest.raises(DevkitError) as caught:
@@ -152,17 +140,17 @@ def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
     assert not any(record.lack for record in records)
 
 
-@pytest.mark.parametrize(
-    ("record", "empty"),
-    [
-        pytest.param(TextRecord(" \n", HERE), True, id="blanks"),
-        pytest.param(PromptRecord("a", "", HERE), True, id="nothing after a prompt"),
-        pytest.param(chat(USER), True, id="a question without an answer"),
-        pytest.param(chat(USER, ANSWER, USER, first_trained_turn=2), True, id="an answer that is not learned"),
-        pytest.param(parse_pair(PAIR, HERE), False, id="a pair"),
-        pytest.param(parse_pair(PAIR | {"rejected": "b"}, HERE), True, id="two equal answers"),
-        pytest.param(parse_pair(PAIR | {"rejected": ""}, HERE), True, id="an empty answer"),
-    ],
+@cases(
+    "record, empty",
+    {
+        "blanks": (TextRecord(" \n", HERE), True),
+        "nothing after a prompt": (PromptRecord("a", "", HERE), True),
+        "a question without an answer": (chat(USER), True),
+        "an answer that is not learned": (chat(USER, ANSWER, USER, first_trained_turn=2), True),
+        "a pair": (parse_pair(PAIR, HERE), False),
+        "two equal answers": (parse_pair(PAIR | {"rejected": "b"}, HERE), True),
+        "an empty answer": (parse_pair(PAIR | {"rejected": ""}, HERE), True),
+    },
 )
 def test_a_record_with_nothing_to_learn_is_empty(record, empty):
     assert bool(record.lack) is empty

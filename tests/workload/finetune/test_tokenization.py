@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
+from tests.cases import cases
 from tests.fuzz.profile import FUZZ
 from tests.workload.finetune import tokenizers_made as made
 from tests.workload.finetune.tables import ANSWER, LAST, SECOND, USER, chat, notes, prompt, table, text, turn
@@ -17,37 +18,33 @@ from devkit.workload.finetune.dataset import limit_to_context_length, require_vo
 from devkit.workload.finetune.settings import FinetuneSettings
 
 
-@pytest.mark.parametrize(
-    ("record", "wanted"),
-    [
-        pytest.param(text("Hi there"), "<s> [Hi] [_] [there] [</s>]", id="a text is learned, and its end"),
-        pytest.param(text("<s>Hi</s>"), "[<s>] [Hi] [</s>]", id="beginning and end that are there are not doubled"),
-        pytest.param(prompt("Q ", "A hat"), "<s> Q _ [A] [_] [hat] [</s>]", id="a prompt is read, its answer learned"),
-        pytest.param(
+@cases(
+    "record, wanted",
+    {
+        "a text is learned, and its end": (text("Hi there"), "<s> [Hi] [_] [there] [</s>]"),
+        "beginning and end that are there are not doubled": (text("<s>Hi</s>"), "[<s>] [Hi] [</s>]"),
+        "a prompt is read, its answer learned": (prompt("Q ", "A hat"), "<s> Q _ [A] [_] [hat] [</s>]"),
+        "an answer is learned, and the end of its turn": (
             chat(USER, ANSWER),
             "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / [Hello] [<|im_end|>] [/]",
-            id="an answer is learned, and the end of its turn",
         ),
-        pytest.param(
+        "both answers of a chat": (
             chat(turn("system", "Be kind"), USER, ANSWER, SECOND, LAST),
             "<|im_start|> system / Be _ kind <|im_end|> / <|im_start|> user / Hi <|im_end|> / "
             "<|im_start|> assistant / [Hello] [<|im_end|>] [/] <|im_start|> user / What <|im_end|> / "
             "<|im_start|> assistant / [A] [_] [hat] [<|im_end|>] [/]",
-            id="both answers of a chat",
         ),
-        pytest.param(
+        "an answer in the prompt is read": (
             chat(USER, ANSWER, SECOND, LAST, first_trained_turn=3),
             "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / Hello <|im_end|> / "
             "<|im_start|> user / What <|im_end|> / <|im_start|> assistant / [A] [_] [hat] [<|im_end|>] [/]",
-            id="an answer in the prompt is read",
         ),
-        pytest.param(
+        "a chat that the assistant opens": (
             chat(ANSWER, SECOND, LAST),
             "[<|im_start|>] [assistant] [/] [Hello] [<|im_end|>] [/] <|im_start|> user / What <|im_end|> / "
             "<|im_start|> assistant / [A] [_] [hat] [<|im_end|>] [/]",
-            id="a chat that the assistant opens",
         ),
-    ],
+    },
 )
 def test_what_is_read_and_what_is_learned(record, wanted):
     assert table(made.words(template=made.IM_CHATML), record) == [wanted]
@@ -73,13 +70,13 @@ def test_a_token_across_the_border_is_tokenized_in_parts():
     ]
 
 
-@pytest.mark.parametrize(
-    ("sequence", "wanted"),
-    [
-        pytest.param(7, ["<s> [one] [_] [two] [_] [three] [</s>]"], id="fits exactly"),
-        pytest.param(6, ["<s> [one] [_] [two] [_] [three]", "[three] [</s>]"], id="one too long"),
-        pytest.param(4, ["<s> [one] [_] [two]", "[two] [_] [three] [</s>]"], id="windows share one token"),
-    ],
+@cases(
+    "sequence, wanted",
+    {
+        "fits exactly": (7, ["<s> [one] [_] [two] [_] [three] [</s>]"]),
+        "one too long": (6, ["<s> [one] [_] [two] [_] [three]", "[three] [</s>]"]),
+        "windows share one token": (4, ["<s> [one] [_] [two]", "[two] [_] [three] [</s>]"]),
+    },
 )
 def test_long_text_is_cut_into_windows(sequence, wanted):
     found = table(made.words(), text("one two three"), sequence=sequence)
@@ -168,13 +165,13 @@ def test_a_tokenizer_of_another_model_is_refused():
         require_vocabulary_size(examples, config(vocab_size=4))
 
 
-@pytest.mark.parametrize(
-    ("records", "wanted"),
-    [
-        pytest.param(999, [], id="of few nothing is told"),
-        pytest.param(1000, [0], id="a thousand are announced"),
-        pytest.param(2500, [0, 1000, 2000], id="and then counted"),
-    ],
+@cases(
+    "records, wanted",
+    {
+        "of few nothing is told": (999, []),
+        "a thousand are announced": (1000, [0]),
+        "and then counted": (2500, [0, 1000, 2000]),
+    },
 )
 def test_many_records_are_counted_while_they_are_read(records, wanted):
     told = []

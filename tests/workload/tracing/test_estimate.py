@@ -20,6 +20,7 @@ from devkit.estimate.settings import (
 )
 from devkit.estimate.shape import find_model
 from devkit.estimate.training import estimate_training
+from tests.cases import cases
 from tests.workload.tracing.shapes import LLAMA, MIXTURE
 
 GIB = 2**30
@@ -73,13 +74,13 @@ def test_worked_examples_by_the_closed_form(model, settings, wanted):
 
 @pytest.mark.nightly
 @pytest.mark.workload
-@pytest.mark.parametrize(
-    ("run", "allocated", "reserved"),
-    [
-        pytest.param("t4-sweep-14", 0.002, 0.005, id="lora of 1.7B on a T4"),
-        pytest.param("t4-ladder-05", 0.005, 0.20, id="eager attention on a T4, whose score gradients need scratch"),
-        pytest.param("rtx4080-08", 0.002, 0.10, id="qlora at 4,096 tokens on an RTX 4080"),
-    ],
+@cases(
+    "run, allocated, reserved",
+    {
+        "lora of 1.7B on a T4": ("t4-sweep-14", 0.002, 0.005),
+        "eager attention on a T4, whose score gradients need scratch": ("t4-ladder-05", 0.005, 0.20),
+        "qlora at 4,096 tokens on an RTX 4080": ("rtx4080-08", 0.002, 0.10),
+    },
 )
 def test_the_trace_meets_what_was_measured(run, allocated, reserved):
     measured = next(each for each in load_measured_runs() if each.id == run)
@@ -100,13 +101,13 @@ def test_terms_add_up_and_the_peak_phase_is_named():
 
 
 @pytest.mark.workload
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        pytest.param(TrainingSettings(sequence=64), {"weights", "adapters", "optimizer state"}, id="lora"),
-        pytest.param(TrainingSettings(sequence=64, method=Method.FULL), {"gradients", "optimizer state"}, id="full"),
-        pytest.param(InferenceSettings(prompt=64), {"weights", "cache"}, id="generation"),
-    ],
+@cases(
+    "settings, names",
+    {
+        "lora": (TrainingSettings(sequence=64), {"weights", "adapters", "optimizer state"}),
+        "full": (TrainingSettings(sequence=64, method=Method.FULL), {"gradients", "optimizer state"}),
+        "generation": (InferenceSettings(prompt=64), {"weights", "cache"}),
+    },
 )
 def test_terms_by_kind(settings, names):
     assert names <= {term.name for term in exactly(LLAMA, settings).terms}
@@ -136,22 +137,19 @@ def test_flash_attention_is_traced_as_sdpa_with_a_warning():
 
 
 @pytest.mark.workload
-@pytest.mark.parametrize(
-    ("document", "settings", "message"),
-    [
-        pytest.param(LLAMA | {"model_type": "lama"}, LORA, "no architecture 'lama'", id="an unknown architecture"),
-        pytest.param({"model_type": "t5"}, LORA, "no causal language model", id="another kind of model"),
-        pytest.param(
-            LLAMA, TrainingSettings(world=2, sharding=Sharding.ZERO3), "holds all of the model", id="shards of a model"
-        ),
-        pytest.param(
+@cases(
+    "document, settings, message",
+    {
+        "an unknown architecture": (LLAMA | {"model_type": "lama"}, LORA, "no architecture 'lama'"),
+        "another kind of model": ({"model_type": "t5"}, LORA, "no causal language model"),
+        "shards of a model": (LLAMA, TrainingSettings(world=2, sharding=Sharding.ZERO3), "holds all of the model"),
+        "experts in fp16": (
             MIXTURE,
             TrainingSettings(sequence=32, targets=("q_proj",), precision=Precision.FP16),
             "fused experts in bf16 alone",
-            id="experts in fp16",
         ),
-        pytest.param(LLAMA, InferenceSettings(cache=CacheKind.PAGED), "no pages", id="a server's cache"),
-    ],
+        "a server's cache": (LLAMA, InferenceSettings(cache=CacheKind.PAGED), "no pages"),
+    },
 )
 def test_what_cannot_be_traced_is_refused(document, settings, message):
     with pytest.raises(DevkitError, match=message):
