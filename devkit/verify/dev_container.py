@@ -14,7 +14,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from devkit.devcontainer.configuration import LOCATIONS
 from devkit.doctor.model import Severity
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_checks
@@ -187,7 +186,8 @@ def _require_generated(folder: Path) -> None:
         first_lines = file.read_text(encoding="utf-8", errors="replace")[:200]
     except OSError:
         first_lines = ""
-    own = next((folder / each for each in LOCATIONS if (folder / each).is_file()), None)
+    places = (DEVCONTAINER_FILE, Path(".devcontainer.json"))
+    own = next((folder / each for each in places if (folder / each).is_file()), None)
     if not first_lines and own is None:
         raise DevkitError(
             f"{file} does not exist, so there is no dev container to verify",

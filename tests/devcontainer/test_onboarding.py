@@ -79,9 +79,9 @@ def test_an_engine_that_starts_nothing_stops_it(tmp_path, monkeypatch):
     """The machine is read with the trial of the doctor: an engine that answers may start no container."""
     refused = trial(Way.PLAIN, code=125, err="docker: Error response from daemon: no space left on device")
 
-    def read(options, **_):
+    def read(*_, with_trial, **__):
         facts = gather_facts(machine("ubuntu-4090-ok"))
-        return replace(facts, trials=Trials((refused,), ())) if options.with_trial else facts
+        return replace(facts, trials=Trials((refused,), ())) if with_trial else facts
 
     monkeypatch.setattr(facts_command, "read_this_machine", read)
     done = CliRunner().invoke(onboard, [str(tmp_path), "--json"])

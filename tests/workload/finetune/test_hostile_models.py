@@ -73,9 +73,9 @@ def test_code_beside_a_model_is_not_run(folder):
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "takes longer than"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "did not finish within"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "rejects these messages"),
-        ("{{ 9 ** (10 ** 9) }}", "takes longer than"),
+        ("{{ 9 ** (10 ** 9) }}", "did not finish within"),
         ("{% include '/etc/passwd' %}", "rejects these messages"),
         ("{{ messages.clear() }}", "rejects these messages"),
         ("{{ 'a' * 10 ** 9 }}", "more memory than a chat"),
@@ -134,9 +134,9 @@ def test_a_configuration_of_an_adapter_that_lies_is_refused(tmp_path, content):
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"target_modules": "(([a-z._0-9]+)+)+!"}, "target_modules: it takes longer than"),
-        ({"rank_pattern": {"(([a-z._0-9]+)+)+!": 4}}, "rank_pattern: it takes longer than"),
-        ({"target_modules": [f"t{number}" for number in range(1000)]}, "1,000 are more than the model has modules"),
+        ({"target_modules": "(([a-z._0-9]+)+)+!"}, "target_modules: did not finish within"),
+        ({"rank_pattern": {"(([a-z._0-9]+)+)+!": 4}}, "rank_pattern: did not finish within"),
+        ({"target_modules": [f"t{number}" for number in range(1000)]}, "1,000 entries, but the model has only "),
         ({"alpha_pattern": {"(": 4}}, "alpha_pattern: missing"),
     ],
     ids=["targets that backtrack", "a pattern that backtracks", "a thousand targets", "no pattern"],

@@ -105,7 +105,11 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
         ({"model__safetensors": None}, "has a config.json but no weights", "Also fetch model.safetensors"),
         ({"model__safetensors": ""}, "is not a complete safetensors file", "cut short"),
         ({"model__safetensors": "<html>not found</html>"}, "is not a complete safetensors file", "cut short"),
-        ({"model__safetensors": "version https://git-lfs.github.com/spec/v1\noid"}, "Git LFS pointer", "git lfs pull"),
+        (
+            {"model__safetensors": "version https://git-lfs.github.com/spec/v1\noid"},
+            "Git LFS pointer",
+            "lfs pull --include",
+        ),
         ({"tokenizer__json": None}, "has no tokenizer", "Copy tokenizer.json"),
         (
             {"model__safetensors__index__json": {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}},
