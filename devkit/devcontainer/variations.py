@@ -1,7 +1,7 @@
 """Which setting of a container makes a command fail: the same command again, each time without one of them.
 
-The commands run in containers of their own, in which the project and all that it mounts are read-only. A setting is blamed
-only if the command fails there with the same words as before, and succeeds without it.
+The commands run in new containers without a network, in which the project and all that it mounts are read-only. A setting is
+blamed only if the command fails there with the same words as before, and succeeds without it.
 """
 
 import os
@@ -20,7 +20,7 @@ from devkit.text import join_words
 
 _RUN_S = 6.0
 """In which a program that cannot work has ended; one that still runs is taken to work."""
-_MAX_TRIED = 60
+_MAX_TRIED = 8
 _READ_ONLY = "Read-only file system"
 _TELLING = 60
 """Characters at the end of an error that tell it from others; tools cut its beginning."""
@@ -50,14 +50,14 @@ def find_setting(
     Args:
         client: the engine.
         inspected: what it says of the container.
-        command: the lifecycle command that failed; none where the container's own program did.
+        command: the lifecycle command that failed, empty where the container's own program did.
         words: those with which it failed.
     """
-    settings = [*_list_settings(inspected)][:_MAX_TRIED]
+    settings = [*_list_settings(inspected)]
     places = [*list_settings(client.host, str(client.container.folder))]
-    blamed = [(each, place) for each in settings if (place := _locate(each, places, inspected))]
+    blamed = [(each, place) for each in settings if (place := _locate(each, places, inspected))][:_MAX_TRIED]
     told = words[-_TELLING:]
-    if not blamed or told not in _run(client, inspected, command, settings):
+    if not (blamed and told) or told not in _run(client, inspected, command, settings):
         return None
     for each, place in blamed:
         rest = [replace(one, options=one.instead) if one is each else one for one in settings]
@@ -135,20 +135,21 @@ def _run(
     client: EngineClient, inspected: Mapping[str, Any], command: Sequence[str], settings: Sequence[Setting]
 ) -> str:
     """Run the command in a container with these settings; return what it says where it fails, "" where it works."""
-    given, config = get_object(inspected, "Config"), get_object(inspected, "HostConfig")
+    given = get_object(inspected, "Config")
     start = [*command] or [*get_texts(given, "Entrypoint"), *get_texts(given, "Cmd")]
-    folder, network = get_text(given, "WorkingDir"), get_text(config, "NetworkMode") or "none"
+    folder = get_text(given, "WorkingDir")
     if command:
         own = (get_text(each, "Destination") for each in get_objects(inspected, "Mounts") if _is_project(client, each))
         folder = str(client.container.properties.get("workspaceFolder") or "") or next(own, folder)
-    name = f"devkit-varied-{uuid.uuid4().hex[:12]}"
-    options = (f"--name={name}", "--rm", f"--network={network}", *([f"--workdir={folder}"] if folder else []))
+    name, done = f"devkit-varied-{uuid.uuid4().hex[:12]}", None
+    options = (f"--name={name}", "--rm", "--network=none", *([f"--workdir={folder}"] if folder else []))
     made = (option for each in settings for option in each.options)
     argv = ("run", *options, *made, f"--entrypoint={start[0]}", get_text(inspected, "Image"), *start[1:])
     try:
         done = client.host.run([client.program, *argv], deadline_s=_RUN_S)
     finally:
-        client.host.run([client.program, "rm", "--force", name], deadline_s=_RUN_S)
+        if done is None or done.code == TIMED_OUT:
+            client.host.run([client.program, "rm", "--force", name], deadline_s=_RUN_S)
     return "" if done.code in (0, TIMED_OUT) else f"{done.out}\n{done.err}"
 
 

@@ -134,7 +134,7 @@ def judge_failure(host: Host, container: DevContainer, failure: Failure, client:
     # A command of the user's may end with words that no error has.
     last = (each.strip() for each in reversed(lines) if key)
     if _ENDED.match(failure.title) and not match:
-        said, error = (), None  # What a program says that ends well is no error.
+        said, error = (), None  # A program that ends well says nothing of an error.
     lines_told = (line, error.text if error else "", *said[::-1], *last, failure.title)
     # What only reports that something failed says less than the program itself.
     words = next((each for each in lines_told if each and not STATUS.search(each)), next(filter(None, lines_told)))
