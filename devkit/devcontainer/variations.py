@@ -17,6 +17,8 @@ from devkit.probe.documents import get_object, get_objects, get_text, get_texts
 from devkit.probe.host import TIMED_OUT
 from devkit.probe.project.places import Place, list_settings
 from devkit.text import join_words
+from devkit.trial.cleanup import end_politely, make_owner
+from devkit.trial.run import LABEL, PREFIX
 
 _RUN_S = 6.0
 """In which a program that cannot work has ended; one that still runs is taken to work."""
@@ -141,15 +143,20 @@ def _run(
     if command:
         own = (get_text(each, "Destination") for each in get_objects(inspected, "Mounts") if _is_project(client, each))
         folder = str(client.container.properties.get("workspaceFolder") or "") or next(own, folder)
-    name, done = f"devkit-varied-{uuid.uuid4().hex[:12]}", None
-    options = (f"--name={name}", "--rm", "--network=none", *([f"--workdir={folder}"] if folder else []))
+    if not start:
+        return ""
+    owner = make_owner()
+    name, done = f"{PREFIX}-{owner}-varied-{uuid.uuid4().hex[:8]}", None
+    named = (f"--name={name}", f"--label={LABEL}={owner}")  # what a kill leaves the next trial removes
+    options = (*named, "--rm", "--network=none", *([f"--workdir={folder}"] if folder else []))
     made = (option for each in settings for option in each.options)
     argv = ("run", *options, *made, f"--entrypoint={start[0]}", get_text(inspected, "Image"), *start[1:])
-    try:
-        done = client.host.run([client.program, *argv], deadline_s=_RUN_S)
-    finally:
-        if done is None or done.code == TIMED_OUT:
-            client.host.run([client.program, "rm", "--force", name], deadline_s=_RUN_S)
+    with end_politely():
+        try:
+            done = client.host.run([client.program, *argv], deadline_s=_RUN_S)
+        finally:
+            if done is None or done.code == TIMED_OUT:
+                client.host.run([client.program, "rm", "--force", name], deadline_s=_RUN_S)
     return "" if done.code in (0, TIMED_OUT) else f"{done.out}\n{done.err}"
 
 

@@ -30,6 +30,10 @@ _OF_IMAGE = re.compile(
     r"|top|touch|tr|true|uname|uniq|uptime|uv|wc|which|whoami|xargs|yes"
 )
 """Programs of a shell, of the image, and of the driver."""
+_ELSEWHERE = re.compile(
+    r"cmd|explorer|open|osascript|powershell|pwsh|py|reg|start|sw_vers|tasklist|taskkill|wmic|xdg-open|.*\.exe"
+)
+"""Programs of Windows, macOS and a desktop, which no container has."""
 _NOT_PROPOSED = re.compile(
     r"(?:gcc|g\+\+|clang)(?:-[\w+]+)*|binutils|libc6(?:-dev)?|libgcc-s1|libgomp1|libstdc.*|git|curl"
     r"|wget|ca-certificates|sudo|gnupg.*|gpg.*|apt-.*|software-properties-common|lsb-release|locales|tzdata|tini|dumb-init"
@@ -77,7 +81,8 @@ def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple
     unknown = [
         f"{each.name} ({each.origin})"
         for each in dependencies.programs
-        if each.name not in packages.keys() | plan.resolved.keys() and not _OF_IMAGE.fullmatch(each.name)
+        if each.name not in packages.keys() | plan.resolved.keys()
+        and not (_OF_IMAGE.fullmatch(each.name) or _ELSEWHERE.fullmatch(each.name))
     ]
     if unknown:
         warnings += (f"{_NOT_IN_IMAGE} the code runs it: {join_some(unknown)}; --apt NAME adds a package",)

@@ -118,7 +118,7 @@ def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
 
 
 def test_what_the_code_starts_is_there_and_what_nobody_knows_is_named():
-    names = ("egrep", "ffprobe", "nvidia-smi", "odd-tool", "unzip")
+    names = ("egrep", "explorer", "ffprobe", "nvidia-smi", "odd-tool", "unzip", "where.exe")
     found = plan(programs=tuple(SystemPackage(name, "run.py", 3) for name in names))
     assert listed(found) == {"ffmpeg": "run.py:3 runs ffprobe", "unzip": "run.py:3 runs unzip"}
     assert [each for each in found.warnings if "the code runs" in each] == [
