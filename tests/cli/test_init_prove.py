@@ -189,7 +189,7 @@ REFUSES = "raise RuntimeError('the caller is too old')\n"
         "a name that no release has": ("other = 1\n", "other = 1\n", GONE, "", []),
         "another time does not help": (REFUSES, REFUSES, "import lib\n", "", []),
         "the project asks for the release": ("gone = 1\n", "other = 1\n", GONE, "lib==2.0\n", []),
-        "another import needs the newer": ("gone = 1\n", "fresh = 1\n", GONE, "", []),
+        "another import needs the newer": ("gone = lost = 1\n", "fresh = 1\n", GONE, "", []),
     },
 )
 def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(project, old, new, own, wanted, kept):
@@ -204,7 +204,7 @@ def test_a_release_that_does_not_suit_its_caller_is_replaced_if_that_helps(proje
         days[make_wheel(wheels, name, version, requires=requires, files={f"{name}.py": text})] = f"{day}"
     (project / "requirements.txt").write_text(f"torch\ncaller\nengine\n{wanted}")
     index = [*days, wheels / "engine-1.0-py3-none-any.whl"]
-    program = "import caller\n" + "from lib import fresh\n" * ("fresh" in new)
+    program = "import caller\n" + "from lib import lost\nfrom lib import fresh\n" * ("fresh" in new)
     with serve_packages(index) as served:
         served.days = {each.name: days.get(each, "2023-01-01") for each in index}
         said = prove(project, "--prove", program=program, UV_DEFAULT_INDEX=served.index)[0]
