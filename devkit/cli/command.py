@@ -3,6 +3,7 @@
 Groups of options arrive as one dataclass, with one flag for each setting; shells complete codes, GPUs and models.
 """
 
+import errno
 import os
 import re
 import shlex
@@ -51,9 +52,12 @@ class PathType(click.Path):
             )
         if self.exists and os.path.islink(value) and not os.path.exists(value):  # noqa: PTH110, PTH114 - pathlib raises for a loop
             target = os.readlink(value)  # noqa: PTH115
-            is_loop = os.path.lexists(Path(value).parent / target)
-            says = "which leads back to it" if is_loop else "which does not exist"
-            raise DevkitError(f"{word} is a link to {target}, {says}", "Correct the link, or name another path.")
+            says = f"{word} is a link to {target}, which leads to nothing"
+            try:
+                os.stat(value)  # noqa: PTH116
+            except OSError as error:
+                says = f"{word} is a link in a loop of links" if error.errno == errno.ELOOP else says
+            raise DevkitError(says, "Correct the link, or name another path.")
         return super().convert(value, param, ctx)
 
 

@@ -49,7 +49,14 @@ from devkit.cli.runtime import hold_project
 from devkit.compat.specifiers import canonicalize_name, satisfies
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import SETTINGS_FILE, Dependencies, ImportedPackage, PackageRequirement, Resolved
+from devkit.facts.dependencies import (
+    SETTINGS_FILE,
+    Dependencies,
+    ImportedPackage,
+    PackageRequirement,
+    RequirementRole,
+    Resolved,
+)
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
 from devkit.render.devkit_toml import REMOVED_SETTINGS, PathOptions, ProjectSettings
@@ -537,7 +544,7 @@ def print_added_packages(before: "DevkitProject", project: "DevkitProject", need
     says = {need.text: f"{need.origin} installs it" for need in read_local_guide(str(before.root), before.dependencies)}
     says |= {_format_requirement(each): f"imported by {each.origin}" for each in needs}
     texts = [f"{each} ({says[each]})" if each in says else each for each in added]
-    listed = {need.name for need in before.dependencies.needs}
+    listed = {need.name for need in before.dependencies.needs if need.role is not RequirementRole.CONSTRAINT}
     for is_listed, because in (
         (False, "which programs import but no file lists"),
         (True, "because the proof fails with other releases"),

@@ -113,7 +113,7 @@ def _list_settings(inspected: Mapping[str, Any]) -> Iterator[Setting]:
         if redact_tokens(value) != value or redact_tokens(f"{name}={value}") != f"{name}={value}":
             continue  # Every user sees the words of a command.
         if value[:1] + value[1:][-1:] in _QUOTES:
-            note = f"the quotes around the value of {name} are part of it, because docker run --env-file keeps them"
+            note = f"the quotes around the value of {name} are part of it, because docker run keeps them"
             plain = (f"--env={name}={value[1:-1]}",)
             yield Setting(
                 (f"--env={name}={value}",), (name, "--env-file"), note, "write the value without quotes", plain

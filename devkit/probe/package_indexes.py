@@ -208,4 +208,6 @@ def describe_proxy(url: str) -> str:
     if not proxy or proxy_bypass(asked.hostname or ""):
         return ""
     variable = f"{asked.scheme if asked.scheme in proxies else 'all'}_PROXY".upper()
-    return f" through the proxy {urlsplit(proxy).netloc.rpartition('@')[2] or 'of'} ({variable})"
+    host = proxy.rpartition("//")[2].rpartition("@")[2].partition("/")[0]
+    is_of_variable = variable in os.environ or variable.lower() in os.environ  # or of the system's settings
+    return f" through the proxy {host}{f' ({variable})' if is_of_variable else ''}"

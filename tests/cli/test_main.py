@@ -544,7 +544,7 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         (tmp_path / name).write_text("{}\n" * (name in names))
     (tmp_path / "image.log").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9)
     (tmp_path / "old.log.gz").write_bytes(gzip.compress(b"RuntimeError"))
-    for link, target in (("loop", "ring"), ("ring", "loop"), ("lost", "gone")):
+    for link, target in (("loop", "ring"), ("ring", "loop"), ("lost", "gone"), ("far", "lost")):
         (tmp_path / link).symlink_to(target)
     (tmp_path / "merged").mkdir()
     (tmp_path / "merged/pyproject.toml").write_text("[project]\n<<<<<<< HEAD\nname = 'a'\n=======\n>>>>>>> b\n")
@@ -559,8 +559,9 @@ def test_names_that_lie_beside_the_wrong_one_are_proposed(tmp_path):
         (["run", "python", "main.py"], "devkit run --directory proj -- python main.py\n"),
         (["down"], "devkit down proj\n"),
         (["bundle", "--output", "proj", "b"], "Did you mean devkit bundle --output b proj?"),
-        (["down", "loop"], "loop is a link to ring, which leads back to it\n"),
-        (["down", "lost"], "lost is a link to gone, which does not exist\n"),
+        (["down", "loop"], "loop is a link in a loop of links\n"),
+        (["down", "lost"], "lost is a link to gone, which leads to nothing\n"),
+        (["down", "far"], "far is a link to lost, which leads to nothing\n"),
         (["verify", "--command", "proj", "python a.py"], "Did you mean devkit verify proj --command 'python a.py'?"),
         (["finetune", "proj", "train.jsonl"], "Did you mean --model proj --data train.jsonl?"),
         (["serve", "proj"], "proj is an adapter, not a model\n  Merge it into its base model first: devkit generate"),

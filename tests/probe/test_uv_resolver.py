@@ -579,6 +579,7 @@ def test_what_the_user_allows_is_remembered_once_and_for_this_run_without_a_home
             " through the proxy proxy:3128 (HTTPS_PROXY)",
         ),
         ({"ALL_PROXY": "http://proxy:1"}, "https://pypi.org/simple", " through the proxy proxy:1 (ALL_PROXY)"),
+        ({"HTTPS_PROXY": "me:secret@proxy:1"}, "https://pypi.org", " through the proxy proxy:1 (HTTPS_PROXY)"),
         ({"HTTP_PROXY": "http://proxy:1"}, "https://pypi.org", ""),
         ({"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": ".org"}, "https://pypi.org", ""),
     ],
